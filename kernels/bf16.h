@@ -1,0 +1,55 @@
+// kernels/bf16.h: bfloat16 as a value, and the conversions every kernel uses.
+//
+// The model above is a template over its compute type T, float or Bf16. A
+// kernel reads T, works in float and rounds once when it stores:
+//
+//   const float x = ToFloat(in[i]);
+//   out[i] = FromFloat<T>(x * scale);
+
+#ifndef HOLDFAST_KERNELS_BF16_H_
+#define HOLDFAST_KERNELS_BF16_H_
+
+#include <bit>
+#include <cstdint>
+#include <type_traits>
+
+namespace holdfast::kernels {
+
+// The upper half of an IEEE single: 1 sign, 8 exponent and 7 fraction bits.
+struct Bf16 {
+  uint16_t bits = 0;
+
+  friend bool operator==(const Bf16&, const Bf16&) = default;  // Of the bits.
+};
+static_assert(sizeof(Bf16) == 2);
+
+inline float ToFloat(float value) { return value; }
+
+inline float ToFloat(Bf16 value) {
+  return std::bit_cast<float>(static_cast<uint32_t>(value.bits) << 16);
+}
+
+// Rounds to the nearest, ties to even; overflow gives infinity. A NaN stays a
+// NaN with its sign: the quiet bit is set, so that cutting the fraction cannot
+// turn it into an infinity.
+inline Bf16 RoundToBf16(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const uint32_t quiet = (bits >> 16) | 0x40u;
+  const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
+  return Bf16{static_cast<uint16_t>(is_nan ? quiet : rounded)};
+}
+
+template <typename T>
+inline T FromFloat(float value) {
+  if constexpr (std::is_same_v<T, Bf16>) {
+    return RoundToBf16(value);
+  } else {
+    static_assert(std::is_same_v<T, float>);
+    return value;
+  }
+}
+
+}  // namespace holdfast::kernels
+
+#endif  // HOLDFAST_KERNELS_BF16_H_
