@@ -1,0 +1,27 @@
+// ckpt/session/messages.h: the phases of the messages that sessions exchange.
+//
+// Every message carries (incarnation, attempt, phase); a receiver drops what
+// does not belong to what it is doing now.
+
+#ifndef HOLDFAST_CKPT_SESSION_MESSAGES_H_
+#define HOLDFAST_CKPT_SESSION_MESSAGES_H_
+
+#include <cstdint>
+
+namespace holdfast::ckpt {
+
+enum Phase : uint32_t {
+  // Claiming a run and agreeing on a checkpoint to load. attempt = 0.
+  kPhaseHello = 1,   // rank -> 0: ready, run directory seen, fingerprint
+  kPhaseChoice = 2,  // 0 -> all: incarnation, manifest bytes or "start fresh"
+  kPhaseLoadReport = 3,   // rank -> 0: loaded, damaged or failed, and where
+  kPhaseLoadVerdict = 4,  // 0 -> all: use it, step back, or stop
+  // One save. attempt >= 1.
+  kPhaseBegin = 10,    // rank -> 0: ready to begin; 0 -> all: directory made
+  kPhaseVote = 11,     // rank -> 0: yes or no
+  kPhaseOutcome = 12,  // 0 -> all: committed, aborted or unknown
+};
+
+}  // namespace holdfast::ckpt
+
+#endif  // HOLDFAST_CKPT_SESSION_MESSAGES_H_

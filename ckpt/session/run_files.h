@@ -1,0 +1,98 @@
+// ckpt/session/run_files.h: names and small records of a run directory. Pure.
+//
+//   RUN/run.id                              the run's 128-bit identity, put
+//   once RUN/owners/i0003.claim                  a job took the run
+//   (put-if-absent) RUN/owners/i0003.seal                   what it counts on
+//   (put-if-absent) RUN/checkpoints/step-000000120.i0003.a01/            an
+//   attempt to save RUN/checkpoints/step-000000120.i0003.a01.o0004/      ...
+//   adopted by owner 4
+//       shard-00000.hf ... MANIFEST
+//
+// Who owns what. The newest claim is the owner. It renames the directory of
+// every checkpoint that it counts on to its own ".oNNNN" name, so that a late
+// process of an earlier owner finds no path to delete or to commit into; it
+// loads; then it puts its seal. A checkpoint counts when its manifest exists
+// and either its id is in the newest seal, or its incarnation is the sealing
+// owner's. An owner that has not sealed has committed nothing.
+//
+// Newest. A seal names its head, the checkpoint that the incarnation started
+// from (none: a fresh start). The newest checkpoint is the newest commit of the
+// sealing incarnation, else its head. What the seal stepped over (a rewind,
+// damage) is listed as superseded: kept for people until retention takes it,
+// never offered.
+
+#ifndef HOLDFAST_CKPT_SESSION_RUN_FILES_H_
+#define HOLDFAST_CKPT_SESSION_RUN_FILES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "ckpt/base/types.h"
+
+namespace holdfast::ckpt {
+
+struct OwnerClaim {
+  RunId run_id{};
+  uint32_t incarnation = 0;
+  std::string host;
+  int64_t pid = 0;
+  int64_t time_unix_ms = 0;
+  uint32_t world = 0;
+  friend bool operator==(const OwnerClaim&, const OwnerClaim&) = default;
+};
+
+// A checkpoint as a seal lists it. `manifest_crc` is the CRC32C of its manifest
+// file, so that another file under the same name is found.
+struct SealedCheckpoint {
+  CheckpointId id;
+  uint64_t commit_number = 0;
+  uint32_t manifest_crc = 0;
+  friend bool operator==(const SealedCheckpoint&,
+                         const SealedCheckpoint&) = default;
+};
+
+struct SupersededCheckpoint {
+  SealedCheckpoint checkpoint;
+  std::string reason;  // "rewind", "damaged: <what>"
+  friend bool operator==(const SupersededCheckpoint&,
+                         const SupersededCheckpoint&) = default;
+};
+
+struct OwnerSeal {
+  RunId run_id{};
+  uint32_t incarnation = 0;
+  std::optional<CheckpointId> head;
+  // The line that leads to the head, oldest first, head last.
+  std::vector<SealedCheckpoint> line;
+  std::vector<SupersededCheckpoint> superseded;
+  friend bool operator==(const OwnerSeal&, const OwnerSeal&) = default;
+};
+
+// Records are self-describing text with a checksum line (ckpt/FORMAT.md).
+// Decode: kDataLoss with what was expected and found.
+std::vector<std::byte> EncodeClaim(const OwnerClaim& claim);
+absl::StatusOr<OwnerClaim> DecodeClaim(std::span<const std::byte> bytes);
+std::vector<std::byte> EncodeSeal(const OwnerSeal& seal);
+absl::StatusOr<OwnerSeal> DecodeSeal(std::span<const std::byte> bytes);
+
+std::string ClaimName(uint32_t incarnation);  // "owners/i0003.claim"
+std::string SealName(uint32_t incarnation);
+std::string AttemptDir(const CheckpointId& id);  // "checkpoints/step-...a01"
+std::string AdoptedDir(const CheckpointId& id, uint32_t owner);
+
+// A directory entry of checkpoints/, if it is one of ours.
+struct ParsedDir {
+  CheckpointId id;
+  std::optional<uint32_t> owner;
+};
+std::optional<ParsedDir> ParseCheckpointDir(std::string_view entry);
+
+}  // namespace holdfast::ckpt
+
+#endif  // HOLDFAST_CKPT_SESSION_RUN_FILES_H_
