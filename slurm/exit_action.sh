@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# slurm/exit_action.sh CODE RUN: what a batch job does when its ranks have ended.
+# slurm/exit_action.sh CODE RUN [STARTED]: what a batch job does when its ranks have ended.
 #
 #   0            finished                      leave, 0
 #   75           saved, start me again         requeue
@@ -11,17 +11,19 @@
 #   128+n        killed                        times in a row without a new step
 #
 # A launcher can hide a rank's code behind its own (143, 137, 1): the run's
-# status.json has the last word when it is newer than this job's start.
+# status.json has the last word when it was written after STARTED (seconds since
+# 1970).
 # The run itself guards against loops: it leaves with 76 when it starts again
 # without having made a step in between.
 set -uo pipefail
 
 code=${1:?usage: exit_action.sh CODE RUN}
 run=${2:?usage: exit_action.sh CODE RUN}
+started=${3:-0}
 restarts=${SLURM_RESTART_COUNT:-0}
 crash_restarts_max=${CRASH_RESTARTS_MAX:-20}
 
-if [ -r "$run/status.json" ]; then
+if [ -r "$run/status.json" ] && [ "$(stat -c %Y "$run/status.json")" -ge "$started" ]; then
   said=$(sed -nE 's/.*"exit_code": *([0-9]+).*/\1/p' "$run/status.json" | head -n 1)
   if [ -n "$said" ] && [ "$said" != "$code" ]; then
     echo "exit_action: srun returned $code, $run/status.json says $said: using the latter"
