@@ -1,9 +1,10 @@
 // ckpt/storage/storage.h: where checkpoint bytes go, and when they are safe.
 //
 // A Storage is a tree of write-once files under one root. Names are relative
-// paths with '/' between parts; "..", empty parts and absolute paths are bugs
-// of the caller (CHECK), names read from files are checked before they get
-// here.
+// paths with '/' between parts; "." is the root itself, for SyncDir and List.
+// "..", empty parts, absolute paths and last parts that begin with ".tmp."
+// (PutIfAbsent's own) are bugs of the caller (CHECK); names read from files are
+// checked before they get here.
 //
 // A shard file passes four gates:
 //
@@ -24,9 +25,11 @@
 // sentences, the simulated disk included.
 //
 // Calls return at once. Answers come from Poll(), in any order, under the tag
-// the caller chose. One thread owns a Storage and makes every call on it.
-// Metadata calls (everything but Write, Read and Sync) may do their work inside
-// the call and answer at the next Poll.
+// the caller chose; calls that are unanswered at the same time may also take
+// effect in any order, so a call that needs another waits for its answer. One
+// thread owns a Storage and makes every call on it. Metadata calls (everything
+// but Write, Read and Sync) may do their work inside the call and answer at the
+// next Poll.
 
 #ifndef HOLDFAST_CKPT_STORAGE_STORAGE_H_
 #define HOLDFAST_CKPT_STORAGE_STORAGE_H_
@@ -53,13 +56,18 @@ enum class OpTag : uint64_t {};
 // The answer to one call. Codes mean, whatever the backend:
 //   kAlreadyExists      Create, MakeDir, Rename, PutIfAbsent: the name is taken
 //   kNotFound           no such name (a directory on the way included)
-//   kResourceExhausted  no space, no inode, quota
+//   kFailedPrecondition the name is another kind of thing: a symbolic link, a
+//                       special file, a directory for a file, a file for a
+//                       directory; Remove: the directory is not empty
+//   kResourceExhausted  no space, no inode, quota, no descriptor, no memory
 //   kPermissionDenied   not allowed, read-only file system
 //   kOutOfRange         Read past the end
 //   kUnavailable        the device or server failed; may come back
-//   kUnknown            PutIfAbsent only: the name may or may not exist, and
-//   may
-//                       or may not survive a power cut
+//   kUnimplemented      the backend cannot do it at all (see StorageTraits)
+//   kInvalidArgument    the system refuses the name (too long, for example)
+//   kUnknown            PutIfAbsent only: the name may or may not exist, and if
+//                       it does, may or may not survive a power cut
+// After any other error of PutIfAbsent this call has made nothing.
 struct Completion {
   OpTag tag{};
   absl::Status status;
@@ -68,10 +76,13 @@ struct Completion {
 
 // What a backend can do; ckptctl, doctor and the log tell users.
 struct StorageTraits {
-  std::string name;             // "io_uring", "posix", "sim"
-  bool direct_io = false;       // O_DIRECT is in use
-  bool has_rename = true;       // Rename works (object stores: no)
-  bool has_directories = true;  // MakeDir and SyncDir do something
+  std::string name;        // "io_uring", "posix", "sim"
+  bool direct_io = false;  // O_DIRECT is in use
+  bool has_rename = true;  // Rename works (object stores: no)
+  // Without directories names need no parent, List shows what the names imply,
+  // MakeDir and SyncDir answer OK and do nothing, Remove answers OK where
+  // others say kNotFound, and a file's Sync makes its name survive as well.
+  bool has_directories = true;
   bool registered_buffers = false;
 };
 
@@ -99,42 +110,49 @@ class Storage {
 
   // --- Writing a shard -----------------------------------------------------
 
-  // Fails with kAlreadyExists rather than open an existing file.
-  // `size_expected` lets the backend reserve space (no promise;
-  // kResourceExhausted when it already knows that the bytes cannot fit).
+  // Fails with kAlreadyExists rather than open an existing file. `file` is
+  // open, for Write and Sync only, once the answer is OK. `size_expected` lets
+  // the backend reserve space (no promise; kResourceExhausted when it already
+  // knows that the bytes cannot fit); the reader of an unsynced file may see
+  // that size.
   virtual void Create(std::string_view name, FileId file,
                       uint64_t size_expected, OpTag tag) = 0;
 
-  // `data` stays alive and unchanged until its tag is polled. A short write is
-  // completed by the backend: the caller sees all of it, or an error.
+  // `data` is not empty, and stays alive and unchanged until its tag is polled.
+  // A short write is completed by the backend: the caller sees all of it, or an
+  // error.
   virtual void Write(FileId file, uint64_t offset,
                      std::span<const std::byte> data, OpTag tag) = 0;
 
-  // The caller has seen the answers of all Writes it wants covered. After an
-  // error the file is poisoned: no later Sync can make its bytes safe, every
-  // later call on it fails. Abandon it and write a new one.
+  // The caller has seen the answers of all Writes it wants covered; the file
+  // then ends where the furthest of them did. After an error of Write or Sync
+  // the file is poisoned: no later Sync can make its bytes safe, every later
+  // call on it fails with the code of the first error. Abandon it and write a
+  // new one.
   virtual void Sync(FileId file, OpTag tag) = 0;
 
-  // Releases the id, for files that were created or opened. Never makes
-  // anything durable.
+  // Releases the id, for files that were created or opened, whatever the
+  // answer. No other call on the file is unanswered. Never makes anything
+  // durable.
   virtual void Close(FileId file, OpTag tag) = 0;
 
   // --- Reading ---------------------------------------------------------------
 
   // Regular files only: symbolic links and special files are refused with
-  // kFailedPrecondition. The completion carries the size.
+  // kFailedPrecondition. `file` is open, for Read only, once the answer is OK;
+  // the completion carries the size, which is taken as fixed from then on.
   virtual void Open(std::string_view name, FileId file, OpTag tag) = 0;
 
   // Past the end is kOutOfRange, never a short success. `offset` and the size
-  // of `out` are aligned; the last block of a file whose size is not aligned
-  // may be read whole, the tail of `out` is then zero and `bytes` says how many
-  // are real.
+  // of `out`, which is not empty, are aligned; the last block of a file whose
+  // size is not aligned may be read whole, the tail of `out` is then zero and
+  // `bytes` says how many are real. An error does not poison.
   virtual void Read(FileId file, uint64_t offset, std::span<std::byte> out,
                     OpTag tag) = 0;
 
   // --- Names -----------------------------------------------------------------
 
-  // The parent exists. kAlreadyExists when the name is taken.
+  // kNotFound without the parent, kAlreadyExists when the name is taken.
   virtual void MakeDir(std::string_view name, OpTag tag) = 0;
   virtual void SyncDir(std::string_view name, OpTag tag) = 0;
 
@@ -148,11 +166,11 @@ class Storage {
   virtual void List(std::string_view dir, std::vector<DirEntry>* entries,
                     OpTag tag) = 0;
 
-  // A file, or an empty directory.
+  // A file, or an empty directory; what killed PutIfAbsents left in a directory
+  // goes with it and does not count. Durable after a SyncDir of the parent.
   virtual void Remove(std::string_view name, OpTag tag) = 0;
 
-  // --- Small files, whole
-  // -----------------------------------------------------
+  // --- Small files, whole ----------------------------------------------------
 
   // See above. `contents` is copied before the call returns.
   virtual void PutIfAbsent(std::string_view name,
@@ -163,8 +181,7 @@ class Storage {
   virtual void Get(std::string_view name, uint64_t size_max,
                    std::vector<std::byte>* contents, OpTag tag) = 0;
 
-  // --- Answers
-  // ----------------------------------------------------------------
+  // --- Answers ---------------------------------------------------------------
 
   // Fills `out` with finished calls and returns how many; 0 means none yet.
   // Never blocks.
