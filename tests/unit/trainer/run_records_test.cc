@@ -1,0 +1,115 @@
+// A run's records survive what crashes do to them, and repeats are resolved.
+
+#include "trainer/run_records.h"
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "gtest/gtest.h"
+
+namespace holdfast::trainer {
+namespace {
+
+class RunRecordsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    run_ = testing::TempDir() + "run_records_test_" +
+           testing::UnitTest::GetInstance()->current_test_info()->name();
+    std::filesystem::remove_all(run_);
+  }
+  void TearDown() override { std::filesystem::remove_all(run_); }
+
+  MetricsLine Line(int64_t step, uint32_t incarnation, double loss) {
+    MetricsLine line;
+    line.step = step;
+    line.incarnation = incarnation;
+    line.loss = loss;
+    line.loss_bits = 0x40400000;
+    line.sample_digest = 0xfedcba9876543210;
+    line.layout = "tp2-pp1-dp2";
+    line.fwd_ms = {1.5, 2.5};
+    return line;
+  }
+
+  std::string run_;
+};
+
+TEST_F(RunRecordsTest, TheHighestIncarnationOfARepeatedStepWins) {
+  auto first = RunRecords::Open(run_, 1);
+  ASSERT_TRUE(first.ok()) << first.status();
+  for (int step = 1; step <= 3; ++step) {
+    ASSERT_TRUE((*first)->WriteMetrics(Line(step, 1, step)).ok());
+  }
+  auto second = RunRecords::Open(run_, 2);
+  ASSERT_TRUE(second.ok()) << second.status();
+  for (int step = 3; step <= 4; ++step) {
+    ASSERT_TRUE((*second)->WriteMetrics(Line(step, 2, 10 + step)).ok());
+  }
+
+  const auto steps = ReadMetrics(run_);
+  ASSERT_TRUE(steps.ok()) << steps.status();
+  ASSERT_EQ(steps->size(), 4u);
+  EXPECT_EQ((*steps)[1].loss, 2);
+  EXPECT_EQ((*steps)[2].loss, 13);
+  EXPECT_EQ((*steps)[2].incarnation, 2u);
+  EXPECT_EQ((*steps)[3].sample_digest, 0xfedcba9876543210);
+  EXPECT_EQ((*steps)[3].fwd_ms, (std::vector<double>{1.5, 2.5}));
+  EXPECT_EQ(ReadAllMetrics(run_)->size(), 5u);
+}
+
+TEST_F(RunRecordsTest, ATornLastLineIsSkippedAndCounted) {
+  auto records = RunRecords::Open(run_, 1);
+  ASSERT_TRUE(records.ok()) << records.status();
+  ASSERT_TRUE((*records)->WriteMetrics(Line(1, 1, 1)).ok());
+  std::ofstream(run_ + "/metrics.jsonl", std::ios::app)
+      << "{\"time\": 17, \"st";
+  int skipped = 0;
+  const auto steps = ReadMetrics(run_, &skipped);
+  ASSERT_TRUE(steps.ok()) << steps.status();
+  EXPECT_EQ(steps->size(), 1u);
+  EXPECT_EQ(skipped, 1);
+}
+
+TEST_F(RunRecordsTest, ALossThatIsNotANumberComesBackAsOne) {
+  auto records = RunRecords::Open(run_, 1);
+  ASSERT_TRUE(records.ok()) << records.status();
+  MetricsLine line = Line(1, 1, std::nan(""));
+  line.skipped = true;
+  ASSERT_TRUE((*records)->WriteMetrics(line).ok());
+  const auto steps = ReadMetrics(run_);
+  ASSERT_TRUE(steps.ok()) << steps.status();
+  ASSERT_EQ(steps->size(), 1u);
+  EXPECT_TRUE(std::isnan((*steps)[0].loss));
+  EXPECT_TRUE((*steps)[0].skipped);
+}
+
+TEST_F(RunRecordsTest, TheJournalKeepsTypes) {
+  auto records = RunRecords::Open(run_, 3);
+  ASSERT_TRUE(records.ok()) << records.status();
+  ASSERT_TRUE((*records)
+                  ->WriteJournal("save", {{"step", int64_t{20}},
+                                          {"outcome", "committed"},
+                                          {"seconds", 0.5},
+                                          {"urgent", true}})
+                  .ok());
+  const auto events = ReadJournal(run_);
+  ASSERT_TRUE(events.ok()) << events.status();
+  ASSERT_EQ(events->size(), 1u);
+  EXPECT_EQ((*events)[0].event, "save");
+  EXPECT_EQ((*events)[0].facts.at("step").integer, 20);
+  EXPECT_EQ((*events)[0].facts.at("outcome").text, "committed");
+  EXPECT_EQ((*events)[0].facts.at("seconds").number, 0.5);
+  EXPECT_EQ((*events)[0].facts.at("incarnation").integer, 3);
+}
+
+TEST_F(RunRecordsTest, AnUnwritableDirectoryIsNamed) {
+  std::ofstream(run_) << "a file where the run should be";
+  const auto records = RunRecords::Open(run_, 1);
+  ASSERT_FALSE(records.ok());
+  EXPECT_NE(records.status().message().find(run_), std::string::npos);
+}
+
+}  // namespace
+}  // namespace holdfast::trainer
