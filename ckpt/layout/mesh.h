@@ -9,6 +9,7 @@
 #define HOLDFAST_CKPT_LAYOUT_MESH_H_
 
 #include <string>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "ckpt/base/types.h"
@@ -33,6 +34,8 @@ Rank RankAt(const Mesh& mesh, const Coordinates& at);
 
 // "tp2-pp2-dp2"; cp and ep are named only when above 1.
 std::string ToString(const Mesh& mesh);
+// The same words in any order, each at most once; what is not named is 1.
+// kInvalidArgument names the word that is wrong.
 absl::StatusOr<Mesh> ParseMesh(std::string_view text);
 
 }  // namespace holdfast::ckpt

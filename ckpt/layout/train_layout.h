@@ -47,7 +47,7 @@ using StageChunks = std::vector<LayerChunk>;
 enum class Sharding { kOptimizer, kFull, kHybrid };
 
 struct TrainLayoutOptions {
-  Mesh mesh;
+  Mesh mesh{};
   std::vector<StageChunks>
       stages;  // mesh.pp entries that cover every layer once
   Sharding sharding = Sharding::kOptimizer;
