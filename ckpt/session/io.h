@@ -1,0 +1,116 @@
+// ckpt/session/io.h: a session's calls on the storage, as records to wait for.
+//
+// A Storage answers by tag. Io makes the calls of one session under tags and
+// file ids of the session's space, and gives the caller a small record that
+// fills in when the host hands over the answer. Calls beyond the session's
+// ops_max wait inside, in order.
+//
+// The record owns the memory that List and Get fill, so a session that gives up
+// leaves nothing dangling; memory of Read is the caller's, who keeps it until
+// idle().
+//
+// Thread: the storage's owner (the ckpt thread). Cost: one small allocation a
+// call; meant for metadata and for reads of megabytes.
+
+#ifndef HOLDFAST_CKPT_SESSION_IO_H_
+#define HOLDFAST_CKPT_SESSION_IO_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "ckpt/base/clock.h"
+#include "ckpt/session/session.h"
+#include "ckpt/session/task.h"
+#include "ckpt/storage/storage.h"
+
+namespace holdfast::ckpt {
+
+class Io {
+ public:
+  struct Op {
+    bool done = false;
+    absl::Status status;
+    uint64_t bytes = 0;               // Open: the size. Read, Write: moved.
+    std::vector<DirEntry> entries;    // List
+    std::vector<std::byte> contents;  // Get
+  };
+  using Ref = std::shared_ptr<Op>;
+
+  explicit Io(const SessionEnv& env);
+
+  Storage& storage() { return *env_.storage; }
+  Clock& clock() { return *env_.clock; }
+  const SessionEnv& env() const { return env_; }
+
+  // The host's delivery. Starts calls that waited for a place.
+  void OnCompletion(const Completion& completion);
+
+  // No call is unanswered or waiting.
+  bool idle() const { return flying_.empty() && waiting_.empty(); }
+
+  // A file id of this session. At most 65,535 of them in its life (CHECK), so
+  // long loops take one and use it again after Close has answered.
+  FileId NewFileId();
+
+  Ref PutIfAbsent(std::string_view name, std::span<const std::byte> contents);
+  Ref Get(std::string_view name, uint64_t size_max);
+  Ref List(std::string_view dir);
+  Ref MakeDir(std::string_view name);
+  Ref SyncDir(std::string_view name);
+  Ref Rename(std::string_view from, std::string_view to);
+  Ref Remove(std::string_view name);
+  Ref Open(std::string_view name, FileId file);
+  Ref Close(FileId file);
+  Ref Read(FileId file, uint64_t offset, std::span<std::byte> out);
+
+ private:
+  using Start = std::function<void(OpTag, Op*)>;
+  Ref Begin(Start start);
+  void StartWaiting();
+
+  const SessionEnv env_;
+  uint64_t last_tag_ = 0;
+  uint16_t last_file_ = 0;
+  std::map<uint64_t, Ref> flying_;
+  std::deque<std::pair<Start, Ref>> waiting_;
+};
+
+inline Until UntilDone(Io::Ref op) {
+  return Until([op = std::move(op)] { return op->done; });
+}
+
+// Bounded repetition of what may come back. Only kUnavailable is repeated.
+struct RetryPolicy {
+  int tries = 4;
+  absl::Duration first_wait = absl::Milliseconds(100);  // doubles each time
+};
+
+// Get, List with repetition. Other codes come back as they are, with "reading
+// NAME: " in front.
+Task<absl::StatusOr<std::vector<std::byte>>> GetFile(Io* io, std::string name,
+                                                     uint64_t size_max,
+                                                     RetryPolicy retry = {});
+Task<absl::StatusOr<std::vector<DirEntry>>> ListDir(Io* io, std::string dir,
+                                                    RetryPolicy retry = {});
+
+// MakeDir, and SyncDir of its parent ("" is the root); fine if it is there.
+Task<absl::Status> EnsureDir(Io* io, std::string name, std::string parent);
+
+// Drives one session that needs no messages until it is done, waiting for the
+// storage in between. For tools and tests.
+void RunAlone(Storage* storage, Session* session);
+
+}  // namespace holdfast::ckpt
+
+#endif  // HOLDFAST_CKPT_SESSION_IO_H_

@@ -1,0 +1,106 @@
+// ckpt/session/load_session.h: one rank reads its part of one checkpoint into
+// place.
+//
+//   plan      boxes in the manifest x wanted boxes (ckpt/plan/load_plan.h)
+//   files     header, footer and index of each file that has wanted bytes:
+//             identity, size, crc_index of the manifest
+//   read      whole units, neighbours coalesced, in file order, a bounded queue
+//   verify    the checksum of every unit read
+//   scatter   straight into the target; every wanted byte once
+//
+// Nobody is asked and nothing is decided here: the session ends with an outcome
+// that the ranks then agree on (owner_session.h). Tools use it alone, on a
+// directory anywhere.
+//
+// Memory: `read_bytes_max` x `reads_in_flight` for reads, the plan, the index
+// of one file at a time. Never a second copy of the state.
+// Thread: the storage's owner. Checksums and copies run inside Poll.
+
+#ifndef HOLDFAST_CKPT_SESSION_LOAD_SESSION_H_
+#define HOLDFAST_CKPT_SESSION_LOAD_SESSION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "ckpt/format/manifest.h"
+#include "ckpt/layout/holding.h"
+#include "ckpt/session/session.h"
+#include "ckpt/session/unit_reader.h"
+
+namespace holdfast::ckpt {
+
+// Where loaded bytes go.
+class LoadTarget {
+ public:
+  virtual ~LoadTarget() = default;
+  // Takes the bytes before it returns.
+  virtual void Put(uint32_t region, uint64_t offset,
+                   std::span<const std::byte> bytes) = 0;
+};
+
+// Memory that the processor can reach.
+class HostTarget final : public LoadTarget {
+ public:
+  explicit HostTarget(std::vector<std::span<std::byte>> regions)
+      : regions_(std::move(regions)) {}
+  void Put(uint32_t region, uint64_t offset,
+           std::span<const std::byte> bytes) override;
+
+ private:
+  std::vector<std::span<std::byte>> regions_;
+};
+
+// How the job's items must meet the manifest's.
+enum class ItemMatch {
+  kExact,   // the same set: nothing is dropped, nothing is missing
+  kSubset,  // every item of the job is in the manifest; it may have more
+};
+// kFailedPrecondition names the first difference and both sides.
+absl::Status MatchItems(const Manifest& manifest,
+                        const std::vector<ItemSpec>& items, ItemMatch match);
+
+struct LoadOutcome {
+  // OK; kDataLoss (damage: `damage` says where); kFailedPrecondition (the plan
+  // refuses); kUnavailable and others as the storage says.
+  absl::Status status;
+  std::optional<UnitDamage> damage;
+  uint64_t bytes_wanted = 0;
+  uint64_t bytes_read = 0;  // from files, blocks around the data included
+  double seconds = 0;
+};
+
+struct LoadProgress {
+  uint64_t bytes_done = 0;   // of the units to be read
+  uint64_t bytes_total = 0;  // 0: not planned yet
+};
+
+class LoadSession final : public Session {
+ public:
+  // `dir` is the checkpoint's directory, "." for the storage's root. All
+  // pointers outlive the session. `wanted` speaks of `items`.
+  LoadSession(const SessionEnv& env, std::string dir, const Manifest* manifest,
+              const std::vector<ItemSpec>* items, const Holding* wanted,
+              LoadTarget* target, const UnitReaderOptions& options = {});
+  ~LoadSession() override;
+
+  void OnCompletion(const Completion& completion) override;
+  bool OnMessage(const Message& message) override;  // takes none
+  void Poll() override;
+  bool done() const override;
+
+  LoadProgress progress() const;
+  const LoadOutcome& outcome() const;  // after done()
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace holdfast::ckpt
+
+#endif  // HOLDFAST_CKPT_SESSION_LOAD_SESSION_H_

@@ -1,0 +1,86 @@
+// ckpt/session/retention_session.h: takes old checkpoints and dead attempts
+// away. Rank 0 only, off the path of a save, one at a time.
+//
+// A checkpoint goes in an order that a power cut may end anywhere: MANIFEST,
+// its directory's sync, the shards, the directory. From the first step on it is
+// an attempt that nobody offers.
+//
+// What may go, and nothing else:
+//   - a checkpoint on the line that is neither among the newest keep_last
+//     committed ones nor at a multiple of keep_every
+//   - a superseded one, once this incarnation has committed keep_last of its
+//     own (or one, if keep_last is larger than the line)
+//   - an attempt without a manifest of an earlier incarnation (the seal is
+//     there), or of this one if the caller says that it was aborted
+// Never: the newest committed one; whatever `unknown` names. An owner that
+// finds a newer claim has lost the run and touches nothing.
+//
+// Thread: the storage's owner. Cost: a list and a few removes a save.
+
+#ifndef HOLDFAST_CKPT_SESSION_RETENTION_SESSION_H_
+#define HOLDFAST_CKPT_SESSION_RETENTION_SESSION_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "ckpt/base/types.h"
+#include "ckpt/session/io.h"
+#include "ckpt/session/run_files.h"
+#include "ckpt/session/session.h"
+#include "ckpt/session/task.h"
+
+namespace holdfast::ckpt {
+
+struct RetentionPolicy {
+  int keep_last = 3;       // at least 1
+  int64_t keep_every = 0;  // 0: none
+};
+
+// What rank 0 knows of the run, kept by the host over the job's life.
+struct RunLedger {
+  RunId run_id{};
+  uint32_t incarnation = 0;
+  OwnerSeal seal;                       // as put
+  std::vector<CheckpointId> committed;  // by this incarnation, in order
+  std::vector<CheckpointId> unknown;    // of this incarnation
+  std::vector<CheckpointId> aborted;    // attempts told aborted, to be swept
+};
+
+// Pure: the ids of `ledger` whose time has come, oldest first.
+std::vector<CheckpointId> PlanRetention(const RunLedger& ledger,
+                                        const RetentionPolicy& policy);
+
+struct RetentionOutcome {
+  absl::Status status;  // the first error; what failed is tried again next time
+  std::vector<CheckpointId> removed;  // checkpoints
+  std::vector<CheckpointId> swept;    // attempts
+};
+
+class RetentionSession final : public Session {
+ public:
+  RetentionSession(const SessionEnv& env, RunLedger ledger,
+                   RetentionPolicy policy);
+
+  void OnCompletion(const Completion& completion) override;
+  bool OnMessage(const Message& message) override;  // takes none
+  void Poll() override;
+  bool done() const override;
+  const RetentionOutcome& outcome() const { return outcome_; }
+
+ private:
+  Task<bool> Run();
+  Task<absl::Status> RemoveTree(std::string dir, bool has_manifest);
+
+  Io io_;
+  Fiber fiber_;
+  const RunLedger ledger_;
+  const RetentionPolicy policy_;
+  RetentionOutcome outcome_;
+};
+
+}  // namespace holdfast::ckpt
+
+#endif  // HOLDFAST_CKPT_SESSION_RETENTION_SESSION_H_

@@ -1,0 +1,96 @@
+// ckpt/session/unit_reader.h: checked bytes of a checkpoint's shard files.
+//
+// The one place that reads shard files: loads, verification, comparison and
+// reshard all stand on it. For each file it is asked about, in order: the size,
+// the header, the footer and the index are checked against the manifest
+// (identity, crc_index), then the wanted units are read, neighbours together,
+// and each unit's checksum is compared before anybody sees a byte of it.
+//
+// Memory: read_bytes_max x reads_in_flight, allocated once, and one file's
+// index. Thread: the storage's owner.
+
+#ifndef HOLDFAST_CKPT_SESSION_UNIT_READER_H_
+#define HOLDFAST_CKPT_SESSION_UNIT_READER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "ckpt/format/manifest.h"
+#include "ckpt/session/io.h"
+
+namespace holdfast::ckpt {
+
+struct UnitReaderOptions {
+  size_t read_bytes_max = size_t{4} << 20;  // at least kUnitBytesMax
+  int reads_in_flight = 4;
+  // false: the first damage ends the reading. true: all of it is collected, up
+  // to damage_max places.
+  bool read_past_damage = false;
+  size_t damage_max = 1000;
+  RetryPolicy retry;
+};
+
+// A place where stored bytes are not what they should be.
+struct UnitDamage {
+  uint32_t file = 0;  // index into the manifest's files
+  std::string file_name;
+  uint64_t offset = 0;  // of the unit or block; 0 for the file as a whole
+  uint64_t bytes = 0;
+  std::string what;  // "crc32c is 9f3a01c7, the index records 1b44e20d"
+  // In the state's terms: "weight of 'model.norm.weight', elements 0-63"; ""
+  // outside the data area.
+  std::string item;
+  friend bool operator==(const UnitDamage&, const UnitDamage&) = default;
+};
+// "shard-00003.hf, offset 4096 (weight of ...): crc32c is ..."
+std::string ToString(const UnitDamage& damage);
+
+struct ByteRange {
+  uint64_t first = 0;
+  uint64_t end = 0;
+};
+
+// The wanted bytes of one file; ranges in any order, overlaps allowed.
+struct FileWant {
+  uint32_t file = 0;
+  std::vector<ByteRange> ranges;
+};
+
+class UnitReader {
+ public:
+  // Called once for each run of verified bytes, in no particular order. Runs
+  // consist of whole units and so may be larger than what was wanted.
+  using Sink = std::function<void(uint32_t file, uint64_t offset,
+                                  std::span<const std::byte> bytes)>;
+
+  // All pointers outlive the reader. `dir` as in LoadSession.
+  UnitReader(Io* io, std::string dir, const Manifest* manifest,
+             const UnitReaderOptions& options);
+  ~UnitReader();
+
+  // Reads and delivers. kDataLoss: damage() says where. Await it to its end:
+  // when it returns no read is in flight.
+  Task<absl::Status> Read(std::vector<FileWant> wants, Sink sink);
+
+  const std::vector<UnitDamage>& damage() const;
+  uint64_t bytes_done() const;   // of wanted units
+  uint64_t bytes_total() const;  // grows as files are opened
+  uint64_t bytes_read() const;   // everything, blocks around the data included
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// Every byte of the data area of every file.
+std::vector<FileWant> WantEverything(const Manifest& manifest);
+
+}  // namespace holdfast::ckpt
+
+#endif  // HOLDFAST_CKPT_SESSION_UNIT_READER_H_
