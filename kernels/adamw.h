@@ -10,7 +10,9 @@
 //   m  = m + (1 - beta1) * (g - m)
 //   v  = v + (1 - beta2) * (g * g - v)
 //   w  = w - lr * weight_decay * w                       decay, decoupled
-//   w  = w - (lr / (1 - beta1^t)) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+//   w  = w - step_size * m / (sqrt(v) * correction + eps)
+//
+//   step_size = lr / (1 - beta1^t), correction = 1 / sqrt(1 - beta2^t)
 //
 // The master w is FP32; the weight that the model reads is w rounded to T.
 

@@ -12,14 +12,17 @@
 // Order. Scores, softmax and all sums over keys, queries and the heads of a
 // group are FP32, in tile order; probabilities are rounded to T before they
 // meet v, as are the score gradients before they meet q and k. One (sequence,
-// key head) is one thread's work from end to end, so the number of threads
-// never changes a bit.
+// head) in the forward and one (sequence, key head) in the backward is one
+// thread's work from end to end, so the number of threads never changes a bit;
+// nor do more threads than that help.
+//
+// A NaN in a key or value reaches later positions, and earlier ones of its own
+// tile.
 //
 // Memory. Kept by the caller: out and lse, (2 or 4) * head_dim + 4 bytes per
-// row and head. Scratch: per thread about 4 * kAttentionTile * (2 *
-// kAttentionTile + 6 * head_dim) bytes in the forward, and in the backward 12 *
-// positions * head_dim bytes more for the FP32 sums of dq, dk, dv; kept
-// between calls.
+// row and head. Scratch of each thread, kept between calls: in the forward 4 *
+// kAttentionTile * (kAttentionTile + head_dim) bytes and a tile of T, in the
+// backward 8 * kAttentionTile^2 + 12 * positions * head_dim and two tiles of T.
 
 #ifndef HOLDFAST_KERNELS_ATTENTION_H_
 #define HOLDFAST_KERNELS_ATTENTION_H_

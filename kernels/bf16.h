@@ -5,6 +5,9 @@
 //
 //   const float x = ToFloat(in[i]);
 //   out[i] = FromFloat<T>(x * scale);
+//
+// The conversions are inlined by force: a loop that is compiled once per
+// instruction set (kernels/vector.h) must not call out to the baseline version.
 
 #ifndef HOLDFAST_KERNELS_BF16_H_
 #define HOLDFAST_KERNELS_BF16_H_
@@ -23,16 +26,16 @@ struct Bf16 {
 };
 static_assert(sizeof(Bf16) == 2);
 
-inline float ToFloat(float value) { return value; }
+[[gnu::always_inline]] inline float ToFloat(float value) { return value; }
 
-inline float ToFloat(Bf16 value) {
+[[gnu::always_inline]] inline float ToFloat(Bf16 value) {
   return std::bit_cast<float>(static_cast<uint32_t>(value.bits) << 16);
 }
 
 // Rounds to the nearest, ties to even; overflow gives infinity. A NaN stays a
 // NaN with its sign: the quiet bit is set, so that cutting the fraction cannot
 // turn it into an infinity.
-inline Bf16 RoundToBf16(float value) {
+[[gnu::always_inline]] inline Bf16 RoundToBf16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   const uint32_t quiet = (bits >> 16) | 0x40u;
@@ -41,7 +44,7 @@ inline Bf16 RoundToBf16(float value) {
 }
 
 template <typename T>
-inline T FromFloat(float value) {
+[[gnu::always_inline]] inline T FromFloat(float value) {
   if constexpr (std::is_same_v<T, Bf16>) {
     return RoundToBf16(value);
   } else {
