@@ -29,7 +29,7 @@ absl::StatusOr<ConfigScalar> Scalar(const toml::node& node,
 
 absl::StatusOr<ConfigEntry> Entry(const toml::node& node,
                                   const std::string& where, std::string key) {
-  ConfigEntry entry{.key = std::move(key), .where = where, .values = {}};
+  ConfigEntry entry{.key = std::move(key), .where = where};
   if (const toml::array* list = node.as_array()) {
     entry.is_list = true;
     for (const toml::node& element : *list) {

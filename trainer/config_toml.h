@@ -23,7 +23,7 @@ struct ConfigEntry {
   std::string key;    // "model.layers"
   std::string where;  // "tiny.toml:12" or "--set model.layers=2"
   bool is_list = false;
-  std::vector<ConfigScalar> values;  // One, unless is_list.
+  std::vector<ConfigScalar> values = {};  // One, unless is_list.
 };
 
 // kInvalidArgument: not TOML; the message starts with name:line.

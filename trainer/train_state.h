@@ -33,71 +33,94 @@
 #include "ckpt/layout/train_layout.h"
 #include "kernels/device.h"
 #include "trainer/model/model_config.h"
+#include "trainer/model/stage.h"
 #include "trainer/model/tensor_table.h"
 
 namespace holdfast::trainer {
 
+// Sizes of a rank's memory, in blocks of ckpt::kBlockElements. Pure.
+struct TrainStateShape {
+  int64_t block_count = 0;  // All local ones.
+  ckpt::BlockRange owned;   // Of them, updated by this rank.
+  int weight_bytes = 0;     // Of one weight.
+
+  // Of one gradient set: all local blocks, then the second accumulator of the
+  // tied table if there is one.
+  int64_t gradient_blocks = 0;
+  // The head's accumulator in a tied model, as a range of a gradient set: after
+  // the local blocks when PP is 1, the tied copy's blocks on the last of
+  // several stages. count 0 on other ranks and in untied models.
+  ckpt::BlockRange tied_head_blocks;
+  // The tied table's blocks where they are updated: the first stage. count 0
+  // elsewhere and in untied models.
+  ckpt::BlockRange tied_table_blocks;
+
+  static TrainStateShape Of(const ckpt::TrainLayout& layout,
+                            const ckpt::Coordinates& at);
+
+  int64_t RegionBytes(uint32_t region) const {
+    return region == ckpt::kWeightRegion
+               ? block_count * ckpt::kBlockElements * weight_bytes
+               : owned.count * ckpt::kBlockElements * 4;
+  }
+  int64_t GradientBytes() const {
+    return gradient_blocks * ckpt::kBlockElements * 4;
+  }
+};
+
 class TrainState {
  public:
-  // `layout` is of BuildTensorTable(model, tp) and outlives the result, as does
-  // `device`. `gradient_sets` >= 1. kResourceExhausted: no memory.
+  static constexpr uint32_t kRegions = 4;
+
+  // `layout` is of tensors.specs; it and `device` outlive the result.
+  // `gradient_sets` >= 1. kResourceExhausted: no memory.
   static absl::StatusOr<std::unique_ptr<TrainState>> Create(
       const ModelTensors& tensors, const ckpt::TrainLayout& layout,
       const ckpt::Coordinates& at, int gradient_sets, kernels::Device& device);
 
-  // Initial masters of the owned blocks (trainer/model/init.h), moments zero,
-  // and the weights of the owned blocks. The other blocks' weights come by
-  // StepRunner::RefreshWeights.
-  void Initialise(const ModelConfig& model, uint64_t seed);
+  // Masters of the owned blocks (trainer/model/init.h), moments zero, and the
+  // weights of the owned blocks. The others' weights come by
+  // StepRunner::RefreshWeights. Allocates 4 MiB meanwhile.
+  absl::Status Initialise(const ModelConfig& model, uint64_t seed);
 
   // By ckpt::TrainRegion.
-  const std::array<kernels::Buffer, 4>& regions() const { return regions_; }
+  const std::array<kernels::Buffer, kRegions>& regions() const {
+    return regions_;
+  }
 
   const ckpt::TrainLayout& layout() const { return layout_; }
   const ckpt::Coordinates& at() const { return at_; }
   const std::vector<ckpt::LocalTensor>& tensors() const { return local_; }
-  ckpt::BlockRange owned() const { return owned_; }
-  int64_t block_count() const { return block_count_; }
+  const TrainStateShape& shape() const { return shape_; }
 
-  // Bytes of one weight.
-  int weight_bytes() const { return weight_bytes_; }
-
-  // --- Gradients
   int gradient_sets() const { return static_cast<int>(gradients_.size()); }
-  // Of one set: all local blocks, then the second accumulator if there is one.
-  int64_t gradient_elements() const { return gradient_elements_; }
-  float* gradients(int set) const { return gradients_[set].as<float>(); }
-
-  // The head's accumulator in a tied model, as a range of a gradient set:
-  // after the local blocks when PP is 1, the tied copy's blocks on the last
-  // stage of several. count 0 on other ranks and in untied models.
-  ckpt::BlockRange tied_head_blocks() const { return tied_head_blocks_; }
-  // The tied table's blocks where they are updated: the first stage. count 0
-  // elsewhere and in untied models.
-  ckpt::BlockRange tied_table_blocks() const { return tied_table_blocks_; }
-
-  // First element of local tensor `index` in the weight region and in a
-  // gradient set.
-  int64_t element_offset(int index) const {
-    return local_[index].first_block * ckpt::kBlockElements;
+  int64_t gradient_elements() const {
+    return shape_.gradient_blocks * ckpt::kBlockElements;
   }
-  // Index into tensors() of tensor `table_index` of the tensor table, or -1.
-  int LocalIndexOf(int table_index) const;
+  float* gradients(int set) const { return gradients_[set].as<float>(); }
+  const kernels::Buffer& gradient_buffer(int set) const {
+    return gradients_[set].buffer();
+  }
+
+  // Where this rank's stage finds its tensors.
+  StageOffsets StageOffsetsOf(const ModelTensors& tensors) const;
 
  private:
-  TrainState(const ckpt::TrainLayout& layout, const ckpt::Coordinates& at);
+  TrainState(const ModelTensors& tensors, const ckpt::TrainLayout& layout,
+             const ckpt::Coordinates& at, kernels::Device& device);
+  void FillPiece(const ModelConfig& model, uint64_t seed,
+                 const ckpt::LocalTensor& local, int64_t block, int64_t count,
+                 float* piece) const;
 
   const ckpt::TrainLayout& layout_;
   const ckpt::Coordinates at_;
-  std::vector<ckpt::LocalTensor> local_;
-  ckpt::BlockRange owned_;
-  int64_t block_count_ = 0;
-  int weight_bytes_ = 0;
-  int64_t gradient_elements_ = 0;
-  ckpt::BlockRange tied_head_blocks_;
-  ckpt::BlockRange tied_table_blocks_;
-  std::array<kernels::OwnedBuffer, 4> owned_regions_;
-  std::array<kernels::Buffer, 4> regions_;
+  const std::vector<ckpt::LocalTensor> local_;
+  const TrainStateShape shape_;
+  kernels::Device& device_;
+  std::unique_ptr<kernels::Stream> stream_;
+  std::vector<int> local_index_;  // by table index; -1: not here
+  std::array<kernels::OwnedBuffer, kRegions> owned_regions_;
+  std::array<kernels::Buffer, kRegions> regions_;
   std::vector<kernels::OwnedBuffer> gradients_;
 };
 

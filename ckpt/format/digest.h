@@ -45,7 +45,7 @@ absl::StatusOr<Digest128> ParseDigest(std::string_view hex);
 
 // The part of `item`'s digest that comes from elements [first, first + count)
 // of the row-major order of `part`; `bytes` holds exactly those elements.
-// Little- endian. Reads each byte once, at memory speed.
+// Little-endian. Reads each byte once, at memory speed.
 Digest128 DigestRun(const ItemSpec& item, const Box& part, int64_t first,
                     int64_t count, std::span<const std::byte> bytes);
 

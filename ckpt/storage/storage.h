@@ -79,9 +79,10 @@ struct StorageTraits {
   std::string name;        // "io_uring", "posix", "sim"
   bool direct_io = false;  // O_DIRECT is in use
   bool has_rename = true;  // Rename works (object stores: no)
-  // Without directories names need no parent, List shows what the names imply,
-  // MakeDir and SyncDir answer OK and do nothing, Remove answers OK where
-  // others say kNotFound, and a file's Sync makes its name survive as well.
+  // Without directories names need no parent, List shows what the names imply
+  // (nothing, for a directory that was only made), MakeDir and SyncDir answer
+  // OK and do nothing, Remove answers OK where others say kNotFound, and a
+  // file's Sync makes its name survive as well.
   bool has_directories = true;
   bool registered_buffers = false;
 };

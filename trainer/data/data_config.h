@@ -13,10 +13,10 @@ namespace holdfast::trainer {
 struct DataConfig {
   // One data set each: PREFIX of PREFIX.bin, PREFIX.idx and, if tokens are
   // masked, PREFIX.mask.
-  std::vector<std::string> paths;
+  std::vector<std::string> paths = {};
   // Shares of the samples, in the order of `paths`; need not sum to 1. Empty
   // gives each data set the share of its training windows.
-  std::vector<double> weights;
+  std::vector<double> weights = {};
   // The last windows of each data set, held out for evaluation.
   double eval_fraction = 0.02;
 

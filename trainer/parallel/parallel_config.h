@@ -23,7 +23,7 @@ struct ParallelConfig {
   int64_t ep = 1;  // Ranks that share the experts of a layer.
   int64_t dp = 0;  // 0: world / (tp x pp x cp). Otherwise asserts that.
   // Layers of each stage, pp of them; empty divides automatically.
-  std::vector<int64_t> stages;
+  std::vector<int64_t> stages = {};
   int64_t chunks = 1;  // Runs of layers a stage (interleaved schedules).
   Sharding sharding = Sharding::kOptimizer;
   bool sequence_parallel = false;

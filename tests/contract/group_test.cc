@@ -1,0 +1,200 @@
+// The contract of Group over threads and over the simulated network, and what
+// only these two promise about dead ranks, late and lost messages.
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "ckpt/group/inproc_group.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/contract/group_suite.h"
+#include "tests/support/sim_group.h"
+
+namespace holdfast::ckpt {
+namespace {
+
+using ::holdfast::tests::SimNetwork;
+using ::holdfast::tests::SimNetworkOptions;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+class ManualClock final : public Clock {
+ public:
+  absl::Duration Monotonic() const override { return now_; }
+  absl::Time WallTime() const override { return absl::UnixEpoch() + now_; }
+  void Sleep(absl::Duration duration) override { now_ += duration; }
+
+ private:
+  absl::Duration now_;
+};
+
+// Runs `body` on one thread a rank; the first error.
+absl::Status OnThreads(int ranks,
+                       const std::function<absl::Status(int rank)>& body) {
+  std::vector<absl::Status> statuses(ranks);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < ranks; ++r) {
+    threads.emplace_back([&, r] { statuses[r] = body(r); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  absl::Status first;
+  for (const absl::Status& status : statuses) first.Update(status);
+  return first;
+}
+
+class GroupTest : public testing::TestWithParam<std::tuple<GroupCase, int>> {};
+
+TEST_P(GroupTest, KeepsTheContractOverThreads) {
+  const auto& [contract, ranks] = GetParam();
+  const auto groups = MakeInprocGroups(ranks);
+  const auto run = contract.run;
+  const absl::Status status = OnThreads(ranks, [&](int r) {
+    Party party{*groups[r], [] { std::this_thread::yield(); }};
+    return run(party);
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+// The network belongs to one thread. Here it belongs to whichever rank holds
+// the baton; letting go of it moves the clock.
+TEST_P(GroupTest, KeepsTheContractOverTheSimulatedNetwork) {
+  const auto& [contract, ranks] = GetParam();
+  const auto run = contract.run;
+  for (const uint64_t seed : {1, 2, 3}) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    ManualClock clock;
+    SimNetwork network(ranks, clock, {.seed = seed});
+    std::mutex baton;
+    const absl::Status status = OnThreads(ranks, [&](int r) {
+      std::unique_lock<std::mutex> lock(baton);
+      const std::unique_ptr<Group> group = network.Open(Rank{r});
+      Party party{*group, [&] {
+                    clock.Sleep(absl::Microseconds(100));
+                    lock.unlock();
+                    std::this_thread::yield();
+                    lock.lock();
+                  }};
+      return run(party);
+    });
+    EXPECT_TRUE(status.ok()) << status;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Suite, GroupTest,
+                         testing::Combine(testing::ValuesIn(kGroupCases),
+                                          testing::Values(1, 2, 5)),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param).name) +
+                                  "On" +
+                                  std::to_string(std::get<1>(info.param));
+                         });
+
+TEST(InprocGroupTest, SendingToARankThatIsGoneIsNotAnError) {
+  auto groups = MakeInprocGroups(2);
+  groups[1].reset();
+  groups[0]->Send(Rank{1}, {1, 1, 1}, {});
+  EXPECT_FALSE(groups[0]->Poll().has_value());
+}
+
+std::vector<uint32_t> AttemptsPolled(Group& group) {
+  std::vector<uint32_t> attempts;
+  while (std::optional<Message> message = group.Poll()) {
+    attempts.push_back(message->tag.attempt);
+  }
+  return attempts;
+}
+
+TEST(SimNetworkTest, NothingArrivesBeforeItsTime) {
+  ManualClock clock;
+  SimNetwork network(
+      2, clock,
+      {.delay_min = absl::Milliseconds(5), .delay_max = absl::Milliseconds(5)});
+  const auto zero = network.Open(Rank{0});
+  const auto one = network.Open(Rank{1});
+  zero->Send(Rank{1}, {1, 1, 1}, {});
+  EXPECT_EQ(network.NextArrival(), absl::Milliseconds(5));
+  clock.Sleep(absl::Milliseconds(4));
+  EXPECT_THAT(AttemptsPolled(*one), IsEmpty());
+  clock.Sleep(absl::Milliseconds(1));
+  EXPECT_THAT(AttemptsPolled(*one), ElementsAre(1));
+  EXPECT_EQ(network.NextArrival(), std::nullopt);
+}
+
+TEST(SimNetworkTest, TheSeedDecidesWhoseMessageComesFirst) {
+  const auto order = [](uint64_t seed) {
+    ManualClock clock;
+    SimNetwork network(6, clock, {.seed = seed});
+    for (int from = 1; from < 6; ++from) {
+      network.Open(Rank{from})
+          ->Send(Rank{0}, {1, static_cast<uint32_t>(from), 1}, {});
+    }
+    clock.Sleep(absl::Seconds(1));
+    return AttemptsPolled(*network.Open(Rank{0}));
+  };
+  EXPECT_EQ(order(1), order(1));
+  EXPECT_NE(order(1), order(2));
+}
+
+TEST(SimNetworkTest, ALateMessageHoldsBackItsPairAndNobodyElse) {
+  ManualClock clock;
+  SimNetworkOptions options;
+  options.late_share = 1;
+  options.late_delay = absl::Seconds(100);
+  SimNetwork network(2, clock, options);
+  const auto zero = network.Open(Rank{0});
+  const auto one = network.Open(Rank{1});
+  one->Send(Rank{0}, {1, 1, 1}, {});
+  one->Send(Rank{0}, {1, 2, 1}, {});
+  EXPECT_EQ(network.late(), 2);
+  clock.Sleep(absl::Seconds(99));
+  EXPECT_THAT(AttemptsPolled(*zero), IsEmpty());
+  clock.Sleep(absl::Seconds(2));
+  EXPECT_THAT(AttemptsPolled(*zero), ElementsAre(1, 2));
+}
+
+TEST(SimNetworkTest, OfADeadRankAPrefixArrivesAndNothingElse) {
+  bool saw_none = false;
+  bool saw_some = false;
+  bool saw_all = false;
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    ManualClock clock;
+    SimNetwork network(2, clock, {.seed = seed});
+    const auto zero = network.Open(Rank{0});
+    const auto one = network.Open(Rank{1});
+    for (uint32_t i = 0; i < 4; ++i) one->Send(Rank{0}, {1, i, 1}, {});
+    network.Kill(Rank{1});
+    one->Send(Rank{0}, {1, 9, 1}, {});
+    zero->Send(Rank{1}, {1, 9, 1}, {});
+    clock.Sleep(absl::Seconds(1));
+    const std::vector<uint32_t> attempts = AttemptsPolled(*zero);
+    for (uint32_t i = 0; i < attempts.size(); ++i) EXPECT_EQ(attempts[i], i);
+    EXPECT_THAT(AttemptsPolled(*one), IsEmpty());
+    EXPECT_EQ(network.delivered() + network.lost(), 6);
+    saw_none |= attempts.empty();
+    saw_some |= attempts.size() == 2;
+    saw_all |= attempts.size() == 4;
+  }
+  EXPECT_TRUE(saw_none && saw_some && saw_all);
+}
+
+TEST(SimNetworkTest, ACutLosesMessagesOneWayUntilItHeals) {
+  ManualClock clock;
+  SimNetwork network(2, clock, {});
+  const auto zero = network.Open(Rank{0});
+  const auto one = network.Open(Rank{1});
+  network.Cut(Rank{0}, Rank{1});
+  zero->Send(Rank{1}, {1, 1, 1}, {});
+  one->Send(Rank{0}, {1, 2, 1}, {});
+  network.Heal(Rank{0}, Rank{1});
+  zero->Send(Rank{1}, {1, 3, 1}, {});
+  clock.Sleep(absl::Seconds(1));
+  EXPECT_THAT(AttemptsPolled(*one), ElementsAre(3));
+  EXPECT_THAT(AttemptsPolled(*zero), ElementsAre(2));
+}
+
+}  // namespace
+}  // namespace holdfast::ckpt
