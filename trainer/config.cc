@@ -14,7 +14,6 @@
 #include "ckpt/base/status_macros.h"
 #include "trainer/config_keys.h"
 #include "trainer/config_toml.h"
-#include "trainer/parallel/stages.h"
 
 namespace holdfast::trainer {
 namespace {
@@ -89,9 +88,7 @@ absl::Status ResolveConfig(Config& config, int64_t world) {
     config.numerics.virtual_dp = leaves;
   }
   HF_RETURN_IF_ERROR(CheckConfig(config, world));
-  HF_ASSIGN_OR_RETURN(config.parallel.stages,
-                      PlanStageLayers(config.model.layers, config.parallel.pp,
-                                      config.parallel.stages));
+  HF_ASSIGN_OR_RETURN(config.parallel.stages, StageLayers(config));
   return absl::OkStatus();
 }
 

@@ -127,12 +127,17 @@ absl::StatusOr<Config> ParseConfig(std::string_view text, std::string_view name,
 
 // Fills in what follows from the rest, then checks everything (CheckConfig):
 //   parallel.dp          world / (tp x pp x cp)
-//   parallel.stages      PlanStageLayers
+//   parallel.stages      StageLayers
 //   optim.decay_steps    0 becomes train.steps
 //   numerics.virtual_dp  0 becomes the largest divisor of global_seqs /
 //                        micro_seqs that is at most 8
 // Resolving twice changes nothing.
 absl::Status ResolveConfig(Config& config, int64_t world);
+
+// Layers of each stage, adding up to model.layers: parallel.stages, or when
+// that is empty an even division in which embedding and head count as a layer
+// each (ckpt/layout EvenStages). kInvalidArgument with the numbers.
+absl::StatusOr<std::vector<int64_t>> StageLayers(const Config& config);
 
 // Refuses numbers that do not fit, saying which. kInvalidArgument.
 absl::Status CheckShape(const Config& config, int64_t world);

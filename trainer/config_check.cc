@@ -4,9 +4,10 @@
 #include <algorithm>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "ckpt/base/status_macros.h"
+#include "ckpt/layout/train_layout.h"
 #include "trainer/config.h"
-#include "trainer/parallel/stages.h"
 
 namespace holdfast::trainer {
 namespace {
@@ -155,12 +156,58 @@ absl::Status CheckData(const Config& config) {
 
 }  // namespace
 
+absl::StatusOr<std::vector<int64_t>> StageLayers(const Config& config) {
+  const int64_t layers = config.model.layers;
+  const int64_t pp = config.parallel.pp;
+  const std::vector<int64_t>& given = config.parallel.stages;
+  if (given.empty()) {
+    if (layers < pp) {
+      return Bad(
+          "parallel.pp = %d stages need at least one layer each, "
+          "model.layers is %d",
+          pp, layers);
+    }
+    HF_ASSIGN_OR_RETURN(
+        std::vector<ckpt::StageChunks> even,
+        ckpt::EvenStages(static_cast<int>(layers), static_cast<int>(pp),
+                         /*embedding_layers=*/1,
+                         /*head_layers=*/1));
+    std::vector<int64_t> plan;
+    for (const ckpt::StageChunks& stage : even) {
+      plan.push_back(stage[0].count);
+    }
+    return plan;
+  }
+  const std::string list = absl::StrJoin(given, ", ");
+  if (static_cast<int64_t>(given.size()) != pp) {
+    return Bad(
+        "parallel.stages = [%s] has %d entries, parallel.pp is %d; give "
+        "one entry a stage",
+        list, given.size(), pp);
+  }
+  int64_t sum = 0;
+  for (const int64_t stage : given) {
+    if (stage < 1) {
+      return Bad(
+          "parallel.stages = [%s] has a stage of %d layers; each needs "
+          "at least 1",
+          list, stage);
+    }
+    sum += stage;
+  }
+  if (sum != layers) {
+    return Bad(
+        "parallel.stages = [%s] adds up to %d layers, model.layers is "
+        "%d",
+        list, sum, layers);
+  }
+  return given;
+}
+
 absl::Status CheckShape(const Config& config, int64_t world) {
   HF_RETURN_IF_ERROR(CheckMesh(config.parallel, world));
   HF_RETURN_IF_ERROR(CheckModel(config.model, config.parallel.tp));
-  HF_RETURN_IF_ERROR(PlanStageLayers(config.model.layers, config.parallel.pp,
-                                     config.parallel.stages)
-                         .status());
+  HF_RETURN_IF_ERROR(StageLayers(config).status());
   const int64_t dp =
       world / (config.parallel.tp * config.parallel.pp * config.parallel.cp);
   HF_RETURN_IF_ERROR(CheckBatch(config, dp));

@@ -85,9 +85,9 @@ TEST(ConfigTest, WrongTypeAndRangeSayWhatWasExpectedAndFound) {
               StartsWith("run.toml:15: data.weights: expected list of numbers, "
                          ">= 0; found 3"));
   EXPECT_THAT(MessageOf(Parse(kSmall, {"model.layers=0"})),
-              HasSubstr("model.layers: expected integer, >= 1; found 0"));
+              HasSubstr("model.layers: expected integer, 1 to 65536; found 0"));
   EXPECT_THAT(MessageOf(Parse(kSmall, {"model.layers=4.0"})),
-              HasSubstr("expected integer, >= 1; found 4.0"));
+              HasSubstr("expected integer, 1 to 65536; found 4.0"));
   EXPECT_THAT(MessageOf(Parse(kSmall, {"model.tied=yes"})),
               HasSubstr("expected true or false; found \"yes\""));
   EXPECT_THAT(MessageOf(Parse(kSmall, {"optim.beta1=1.0"})),
