@@ -105,6 +105,15 @@ struct LoadRequest {
   // while the caller of ClaimAndLoad waits. Null: anything goes.
   std::function<absl::Status(const std::map<std::string, std::string>&)>
       validate;
+
+  // Must be equal on all ranks (instruction set, versions, flags, numbers of
+  // the run); else kFailedPrecondition names the rank that differs.
+  std::string fingerprint;
+
+  // How the caller knows that this run has committed before, such as
+  // "journal.jsonl says that step 120 was saved"; "" when it does not. A run
+  // that has lost all its checkpoints then is kNotFound, not fresh.
+  std::string committed_proof;
 };
 
 struct SteppedOver {
@@ -139,6 +148,7 @@ struct SaveReport {
     kAborted,    // another rank failed, was missing, or had no time
     kFailed,     // this rank failed
     kUnknown,    // perhaps committed; the next start will see
+    kSkipped,    // another rank was still busy with the save before
   };
   CheckpointId id;
   int64_t step = 0;
@@ -158,9 +168,9 @@ struct SaveReport {
 
 struct SaveCounters {
   int64_t committed = 0;
-  int64_t failed = 0;              // any outcome but kCommitted
+  int64_t failed = 0;              // neither committed nor skipped
   int64_t failed_in_a_row = 0;     // since the last commit
-  int64_t skipped = 0;             // BeginSave refused
+  int64_t skipped = 0;             // refused by BeginSave, or kSkipped
   int64_t last_durable_step = -1;  // -1: none, loaded ones included
 };
 

@@ -81,8 +81,8 @@ class Snapshot {
   // OK while every byte handed out was the one at Arm.
   virtual absl::Status status() const = 0;
 
-  // The save is over: every unit that was begun has been ended, no other will
-  // be. Disarms.
+  // The save is over, well or not: nothing that was handed out is read any
+  // more. Disarms.
   virtual void Release() = 0;
 };
 

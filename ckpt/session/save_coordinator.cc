@@ -1,0 +1,329 @@
+// ckpt/session/save_coordinator.cc: see save_coordinator.h.
+
+#include "ckpt/session/save_coordinator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "ckpt/base/check.h"
+#include "ckpt/base/log.h"
+#include "ckpt/session/catalog.h"
+#include "ckpt/session/messages.h"
+#include "ckpt/session/run_files.h"
+
+namespace holdfast::ckpt {
+namespace {
+
+constexpr char kCheckpointsDir[] = "checkpoints";
+constexpr size_t kRanksNamedMax = 8;
+
+std::string Text(const absl::Status& status) {
+  return std::string(status.message());
+}
+
+}  // namespace
+
+std::string WhatNext(const std::optional<CheckpointId>& parent) {
+  if (!parent.has_value()) {
+    return "; this save is abandoned, training goes on, there is no earlier "
+           "checkpoint yet";
+  }
+  return absl::StrFormat(
+      "; this save is abandoned, training goes on, step %d is still whole",
+      parent->step);
+}
+
+std::string NameRanks(const Group& group, const std::vector<int>& ranks) {
+  if (ranks.empty()) return "none";
+  const std::string host = group.HostOf(Rank{ranks[0]});
+  const bool one_host = std::all_of(ranks.begin(), ranks.end(), [&](int rank) {
+    return group.HostOf(Rank{rank}) == host;
+  });
+  std::vector<std::string> names;
+  for (const int rank : ranks) {
+    if (names.size() == kRanksNamedMax) {
+      names.push_back(
+          absl::StrFormat("and %d more", ranks.size() - kRanksNamedMax));
+      break;
+    }
+    names.push_back(
+        one_host ? absl::StrFormat("%d", rank)
+                 : absl::StrFormat("%d (%s)", rank, group.HostOf(Rank{rank})));
+  }
+  std::string text = absl::StrJoin(names, ", ");
+  if (one_host) {
+    text += absl::StrFormat(
+        ranks.size() > 1 ? " (all on node %s)" : " (on node %s)", host);
+  }
+  return text;
+}
+
+SaveCoordinator::SaveCoordinator(const SessionEnv& env, SavePlans* plans,
+                                 SaveOrder order,
+                                 const CoordinatorOptions& options)
+    : env_(env),
+      plans_(plans),
+      order_(std::move(order)),
+      options_(options),
+      io_(env),
+      votes_(env.group->size()),
+      done_ranks_(env.group->size()) {
+  fiber_.Start(Run());
+}
+
+absl::Status SaveCoordinator::Doing(absl::StatusCode code,
+                                    const std::string& text) const {
+  return absl::Status(
+      code, absl::StrFormat("saving step %d: %s%s", order_.id.step, text,
+                            WhatNext(order_.parent)));
+}
+
+void SaveCoordinator::Tell(uint32_t phase, std::span<const std::byte> body) {
+  const MessageTag tag{order_.id.incarnation, order_.id.attempt, phase};
+  for (int rank = 0; rank < env_.group->size(); ++rank) {
+    env_.group->Send(Rank{rank}, tag, body);
+  }
+}
+
+bool SaveCoordinator::OnMessage(const Message& message) {
+  const MessageTag& tag = message.tag;
+  if (tag.incarnation != order_.id.incarnation ||
+      tag.attempt != order_.id.attempt ||
+      (tag.phase != kPhaseVote && tag.phase != kPhaseDone)) {
+    return false;
+  }
+  const int rank = Index(message.from);
+  if (tag.phase == kPhaseDone) {
+    if (!done_ranks_[rank]) ++done_count_;
+    done_ranks_[rank] = true;
+    return true;
+  }
+  if (rank == 0) {
+    vote_deadline_ = env_.clock->Monotonic() + options_.vote_timeout;
+  }
+  absl::StatusOr<VoteMessage> vote = DecodeVote(message.body);
+  absl::Status status = vote.ok() ? vote->status : vote.status();
+  if (status.ok() && votes_[rank].has_value()) return true;
+  if (status.ok()) {
+    votes_[rank] = *std::move(vote);
+    ++yes_count_;
+  } else if (first_no_.ok()) {
+    first_no_ = absl::Status(
+        vote.ok() && vote->busy ? absl::StatusCode::kUnavailable
+                                : absl::StatusCode::kAborted,
+        absl::StrFormat("rank %d (%s) voted no: %s", rank,
+                        env_.group->HostOf(message.from), Text(status)));
+  }
+  return true;
+}
+
+void SaveCoordinator::Poll() {
+  // Between Begin and the votes rank 0's processor has little to do.
+  if (begun_ && !outcome_.has_value()) plans_->PlanNext();
+  fiber_.Poll();
+}
+
+std::vector<int> SaveCoordinator::UndoneRanks() const {
+  std::vector<int> ranks;
+  if (!begun_) return ranks;
+  for (size_t rank = 0; rank < done_ranks_.size(); ++rank) {
+    if (!done_ranks_[rank]) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+absl::Status SaveCoordinator::Missing() const {
+  std::vector<int> ranks;
+  for (size_t rank = 0; rank < votes_.size(); ++rank) {
+    if (!votes_[rank].has_value()) ranks.push_back(rank);
+  }
+  return Doing(absl::StatusCode::kDeadlineExceeded,
+               absl::StrFormat("%d of %d ranks did not vote within %d s: %s",
+                               ranks.size(), votes_.size(),
+                               absl::ToInt64Seconds(options_.vote_timeout),
+                               NameRanks(*env_.group, ranks)));
+}
+
+absl::Status SaveCoordinator::CheckVote(Rank rank,
+                                        const VoteMessage& vote) const {
+  const SavePlans::Summary& plan = plans_->Of(rank);
+  if (vote.plan_hash == plan.hash && vote.file_bytes == plan.file_bytes &&
+      vote.unit_count == plan.unit_count) {
+    return absl::OkStatus();
+  }
+  return Doing(
+      absl::StatusCode::kAborted,
+      absl::StrFormat("rank %d (%s) follows another plan (hash %016x, %d bytes "
+                      "in %d units; rank 0 expects %016x, %d bytes in %d "
+                      "units): do all ranks run the same build and "
+                      "configuration?",
+                      Index(rank), env_.group->HostOf(rank), vote.plan_hash,
+                      vote.file_bytes, vote.unit_count, plan.hash,
+                      plan.file_bytes, plan.unit_count));
+}
+
+Manifest SaveCoordinator::BuildManifest() const {
+  Manifest manifest;
+  manifest.run_id = order_.run_id;
+  manifest.id = order_.id;
+  manifest.commit_number = order_.commit_number;
+  manifest.parent = order_.parent;
+  manifest.time_unix_ms = absl::ToUnixMillis(env_.clock->WallTime());
+  manifest.world = votes_.size();
+  manifest.layout = plans_->layout().description();
+  manifest.plan_hash = plans_->JobHash();
+  manifest.items = plans_->layout().items();
+  manifest.item_digests.resize(manifest.items.size());
+  manifest.attributes = order_.attributes;
+  for (size_t rank = 0; rank < votes_.size(); ++rank) {
+    const VoteMessage& vote = *votes_[rank];
+    for (const auto& [item, digest] : vote.digests) {
+      manifest.item_digests[item] += digest;
+    }
+    const SavePlans::Summary& plan = plans_->Of(Rank{static_cast<int>(rank)});
+    manifest.files.push_back({ShardFileName(rank), plan.file_bytes,
+                              plan.unit_count, vote.crc_index, plan.chunks});
+  }
+  return manifest;
+}
+
+Task<OutcomeMessage> SaveCoordinator::Decide() {
+  const auto aborted = [](absl::Status status) {
+    return OutcomeMessage{absl::IsUnavailable(status) ? SaveOutcome::kSkipped
+                                                      : SaveOutcome::kAborted,
+                          std::move(status)};
+  };
+  const Io::Ref names = io_.SyncDir(kCheckpointsDir);
+
+  Until voted([this] {
+    return !first_no_.ok() || yes_count_ == votes_.size() ||
+           (vote_deadline_.has_value() &&
+            env_.clock->Monotonic() > *vote_deadline_);
+  });
+  co_await voted;
+  if (!first_no_.ok()) {
+    co_return aborted(Doing(first_no_.code(), Text(first_no_)));
+  }
+  if (yes_count_ < votes_.size()) co_return aborted(Missing());
+  while (plans_->PlanNext()) {
+  }
+  for (size_t rank = 0; rank < votes_.size(); ++rank) {
+    const absl::Status same =
+        CheckVote(Rank{static_cast<int>(rank)}, *votes_[rank]);
+    if (!same.ok()) co_return aborted(same);
+    for (const auto& [item, digest] : votes_[rank]->digests) {
+      if (item >= plans_->layout().items().size()) {
+        co_return aborted(
+            Doing(absl::StatusCode::kAborted,
+                  absl::StrFormat("rank %d names item %d of %d", rank, item,
+                                  plans_->layout().items().size())));
+      }
+    }
+  }
+
+  const absl::Duration give_up = env_.clock->Monotonic() + options_.io_timeout;
+  Until names_safe([this, names, give_up] {
+    return names->done || env_.clock->Monotonic() > give_up;
+  });
+  co_await names_safe;
+  if (!names->done || !names->status.ok()) {
+    co_return aborted(
+        Doing(absl::StatusCode::kAborted,
+              absl::StrFormat("rank 0 could not sync %s: %s", kCheckpointsDir,
+                              names->done ? Text(names->status)
+                                          : "the storage does not answer")));
+  }
+
+  Task<absl::StatusOr<uint32_t>> looking = NewestClaim(&io_);
+  const absl::StatusOr<uint32_t> claim = co_await looking;
+  if (!claim.ok()) {
+    co_return aborted(Doing(
+        absl::StatusCode::kAborted,
+        "rank 0 could not see who owns the run: " + Text(claim.status())));
+  }
+  if (*claim > order_.id.incarnation) {
+    co_return OutcomeMessage{
+        SaveOutcome::kAborted,
+        absl::FailedPreconditionError(absl::StrFormat(
+            "saving step %d: another incarnation took over (%s is there, this "
+            "job is incarnation %d); it commits nothing any more",
+            order_.id.step, ClaimName(*claim), order_.id.incarnation))};
+  }
+
+  const Manifest manifest = BuildManifest();
+  const absl::Status valid = ValidateManifest(manifest);
+  if (!valid.ok()) {
+    co_return aborted(
+        Doing(absl::StatusCode::kAborted,
+              "the plans do not make a whole checkpoint: " + Text(valid)));
+  }
+  const std::string name = AttemptDir(order_.id) + "/" + kManifestName;
+  const Io::Ref put = io_.PutIfAbsent(name, EncodeManifest(manifest));
+  const absl::Duration put_give_up =
+      env_.clock->Monotonic() + options_.io_timeout;
+  Until put_answered([this, put, put_give_up] {
+    return put->done || env_.clock->Monotonic() > put_give_up;
+  });
+  co_await put_answered;
+  if (put->done && put->status.ok()) {
+    co_return OutcomeMessage{SaveOutcome::kCommitted, absl::OkStatus()};
+  }
+  if (!put->done || absl::IsUnknown(put->status)) {
+    co_return OutcomeMessage{
+        SaveOutcome::kUnknown,
+        absl::UnknownError(absl::StrFormat(
+            "saving step %d: putting %s: %s; the checkpoint may exist, the "
+            "next "
+            "reading of the catalog decides, training goes on",
+            order_.id.step, name,
+            put->done ? Text(put->status) : "the storage does not answer"))};
+  }
+  if (absl::IsNotFound(put->status)) {
+    co_return OutcomeMessage{SaveOutcome::kAborted,
+                             absl::FailedPreconditionError(absl::StrFormat(
+                                 "saving step %d: the directory %s is gone: "
+                                 "another incarnation took "
+                                 "over",
+                                 order_.id.step, AttemptDir(order_.id)))};
+  }
+  co_return aborted(Doing(
+      absl::StatusCode::kAborted,
+      absl::StrFormat("rank 0 could not put %s: %s", name, Text(put->status))));
+}
+
+Task<bool> SaveCoordinator::Run() {
+  const Io::Ref made = io_.MakeDir(AttemptDir(order_.id));
+  co_await UntilDone(made);
+  if (!made->status.ok()) {
+    const absl::Status failed =
+        Doing(made->status.code() == absl::StatusCode::kResourceExhausted
+                  ? absl::StatusCode::kResourceExhausted
+                  : absl::StatusCode::kAborted,
+              "rank 0 could not make its directory: " + Text(made->status));
+    outcome_ = OutcomeMessage{SaveOutcome::kAborted, failed};
+    decided_at_ = env_.clock->Monotonic();
+    Tell(kPhaseBegin, Encode(BeginMessage{order_.id, order_.repeat, failed}));
+    co_return true;
+  }
+  begun_ = true;
+  Tell(kPhaseBegin,
+       Encode(BeginMessage{order_.id, order_.repeat, absl::OkStatus()}));
+
+  Task<OutcomeMessage> deciding = Decide();
+  OutcomeMessage outcome = co_await deciding;
+  decided_at_ = env_.clock->Monotonic();
+  Tell(kPhaseOutcome, Encode(outcome));
+  outcome_ = std::move(outcome);
+
+  const absl::Duration settled = decided_at_ + options_.settle_timeout;
+  Until all_done([this, settled] {
+    return done_count_ == done_ranks_.size() ||
+           env_.clock->Monotonic() > settled;
+  });
+  co_await all_done;
+  co_return true;
+}
+
+}  // namespace holdfast::ckpt

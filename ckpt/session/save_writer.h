@@ -1,0 +1,177 @@
+// ckpt/session/save_writer.h: one rank's file of one save, from Create to
+// Close.
+//
+//   create -> header, units ... -> index -> sync -> footer -> sync -> close
+//                    \-> sync of the directory, beside the others
+//
+// Units go out in the order of the plan, a bounded number in flight; while they
+// travel, their checksum and their part of the logical digest are taken from
+// the same memory. A unit is given back to the snapshot when it is written and
+// hashed. The footer is written last, after a first sync: only a rank that is
+// about to vote yes has one.
+//
+// The directory's sync is this rank's own: a yes says "my bytes and my name
+// survive", whoever else is there (ckpt/DESIGN.md, R1).
+//
+// Thread: the ckpt thread. Memory: sized by the constructor, used for save
+//     after save; Create to the last unit allocates nothing.
+
+#ifndef HOLDFAST_CKPT_SESSION_SAVE_WRITER_H_
+#define HOLDFAST_CKPT_SESSION_SAVE_WRITER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "ckpt/base/aligned_buffer.h"
+#include "ckpt/format/digest.h"
+#include "ckpt/format/shard.h"
+#include "ckpt/session/save_plans.h"
+#include "ckpt/session/session.h"
+#include "ckpt/snapshot/snapshot.h"
+
+namespace holdfast::ckpt {
+
+struct SaveWriterOptions {
+  // With calls unanswered and no answer arriving for so long, the save fails.
+  absl::Duration io_timeout = absl::Minutes(2);
+  // The attempt's directory was made by rank 0 on another machine; file systems
+  // that cache names may show it late.
+  absl::Duration create_patience = absl::Seconds(30);
+  // Take each checksum again after the write: finds stores without the fence.
+  bool recheck = false;
+  // Canary: report success without any sync.
+  bool canary_no_sync = false;
+};
+
+class SaveWriter {
+ public:
+  // At most env.ops_max (at least 3) calls are unanswered. All pointers outlive
+  // the writer.
+  SaveWriter(const SessionEnv& env, const SavePlans* plans, Snapshot* snapshot,
+             const SaveWriterOptions& options);
+
+  // Memory that Write uses besides the snapshot's, for registration.
+  std::span<std::byte> blocks() { return blocks_.span(); }
+
+  // The snapshot is armed; the writer before is finished(). `space` is that of
+  // this save.
+  void Start(uint16_t space, std::string dir, const ShardIdentity& identity);
+
+  // Gives up for `why`, unless it has succeeded or failed already.
+  void Stop(absl::Status why);
+
+  void OnCompletion(const Completion& completion);
+  void Poll();
+
+  // The first error; OK so far otherwise. The snapshot is poisoned with it.
+  const absl::Status& status() const { return status_; }
+  bool succeeded() const { return state_ == State::kSucceeded; }
+  // No call is unanswered and the file is closed; nothing more will happen.
+  bool finished() const {
+    return state_ == State::kIdle || state_ == State::kSucceeded ||
+           state_ == State::kFailed;
+  }
+
+  // After success.
+  uint32_t crc_index() const { return crc_index_; }
+  const std::vector<Digest128>& item_digests() const { return digests_; }
+  // First write submitted to data synced.
+  absl::Duration write_time() const { return synced_at_ - started_at_; }
+  size_t units_ended() const { return units_ended_; }
+  // There are bytes to hash now: Poll again at once.
+  bool eager() const {
+    return state_ == State::kWriting && units_hashed_ < units_begun_;
+  }
+  // Every unit is written and hashed; nothing is synced yet.
+  bool has_index() const {
+    return status_.ok() && state_ >= State::kIndex &&
+           state_ <= State::kSucceeded;
+  }
+
+ private:
+  enum class State {
+    kIdle,
+    kCreating,
+    kWriting,   // header and units
+    kIndex,     // the index is being written
+    kSyncData,  // units, index
+    kFooter,    // the footer is being written
+    kSyncFooter,
+    kClosing,
+    kSucceeded,
+    kDraining,  // failed; waits for answers
+    kClosingFailed,
+    kFailed,
+  };
+  enum class Tag : uint64_t {
+    kCreate = 1,
+    kHeader,
+    kIndex,
+    kSync,
+    kFooter,
+    kSyncDir,
+    kClose,
+    kUnits,  // + unit
+  };
+  static constexpr uint8_t kWritten = 1;
+  static constexpr uint8_t kHashed = 2;
+
+  size_t depth() const { return env_.ops_max - 2; }
+  OpTag TagOf(Tag tag) const { return env_.Tag(static_cast<uint64_t>(tag)); }
+  bool UnitsLeft() const { return units_ended_ < plans_->own().units.size(); }
+  void Ask();
+  void Create();
+  void SubmitUnits();
+  void HashUnit(size_t unit);
+  void MaybeEndUnit(size_t unit);
+  void WriteBlock(Tag tag, uint64_t offset, std::span<const std::byte> bytes,
+                  size_t block_offset);
+  void WriteIndex();
+  void Sync(State state);
+  void Advance();
+  void OnUnitWritten(size_t unit, const absl::Status& status);
+  void Fail(absl::Status why);
+  void ReleaseSnapshot();
+
+  SessionEnv env_;
+  const SavePlans* const plans_;
+  Snapshot* const snapshot_;
+  const SaveWriterOptions options_;
+
+  // Header, footer, index.
+  AlignedBuffer blocks_;
+
+  State state_ = State::kIdle;
+  absl::Status status_;
+  std::string dir_;
+  ShardIdentity identity_;
+  size_t unanswered_ = 0;
+  bool file_open_ = false;
+  bool snapshot_held_ = false;
+  bool header_written_ = false;
+  bool dir_sync_sent_ = false;
+  bool dir_synced_ = false;
+  absl::Duration create_at_;  // next try
+  absl::Duration create_give_up_;
+  absl::Duration last_answer_;
+  absl::Duration started_at_;
+  absl::Duration synced_at_;
+
+  size_t units_begun_ = 0;
+  size_t units_hashed_ = 0;
+  size_t units_ended_ = 0;
+  std::vector<const std::byte*> unit_bytes_;  // while begun and not ended
+  std::vector<uint8_t> unit_flags_;
+  std::vector<Unit> index_;         // in the order of the plan
+  std::vector<Digest128> digests_;  // by item
+  uint32_t crc_index_ = 0;
+};
+
+}  // namespace holdfast::ckpt
+
+#endif  // HOLDFAST_CKPT_SESSION_SAVE_WRITER_H_
