@@ -5,7 +5,7 @@
 //
 //   1 the newest owner with a seal is the sealing owner
 //   2 the line = the checkpoints of its seal, oldest first, then its own
-//     commits by commit number
+//     commits by attempt, which is the order of their commits
 //   3 a checkpoint on the line is offered when its manifest is there, whole,
 //     and the one that the seal recorded
 //   4 everything else in checkpoints/ is listed with the reason why it is not
@@ -78,7 +78,9 @@ struct Catalog {
   // Everything in checkpoints/ that is ours, newest first: the line backwards,
   // then the rest by id backwards.
   std::vector<CatalogEntry> entries;
-  // Indexes into `entries` of the whole ones on the line, oldest first.
+  // Indexes into `entries`, oldest first: all that is there of the line, and
+  // the whole ones of these.
+  std::vector<size_t> line_all;
   std::vector<size_t> line;
 
   // Something has been committed in this run's life, as far as owners/ and
@@ -108,9 +110,8 @@ struct RunListing {
 };
 Catalog ClassifyRun(RunListing listing);
 
-// The entry that `--resume=STEP`, RUN@STEP or RUN@step-000000120.i0003.a01
-// means: by step, the newest on the line at or below it. kNotFound says what
-// there is.
+// What `--resume=STEP` means: the newest whole one on the line at or below that
+// step, as an index into `entries`. kNotFound says what there is.
 absl::StatusOr<size_t> FindOnLine(const Catalog& catalog, int64_t step_max);
 
 // A run directory that does not exist, or is empty, is an empty catalog.

@@ -90,6 +90,9 @@ inline Until UntilDone(Io::Ref op) {
   return Until([op = std::move(op)] { return op->done; });
 }
 
+// co_await UntilTime(clock, t): goes on when the clock shows t or later.
+Until UntilTime(Clock* clock, absl::Duration at);
+
 // Bounded repetition of what may come back. Only kUnavailable is repeated.
 struct RetryPolicy {
   int tries = 4;
@@ -104,12 +107,12 @@ Task<absl::StatusOr<std::vector<std::byte>>> GetFile(Io* io, std::string name,
 Task<absl::StatusOr<std::vector<DirEntry>>> ListDir(Io* io, std::string dir,
                                                     RetryPolicy retry = {});
 
-// MakeDir, and SyncDir of its parent ("" is the root); fine if it is there.
+// MakeDir, and SyncDir of its parent ("." is the root); fine if it is there.
 Task<absl::Status> EnsureDir(Io* io, std::string name, std::string parent);
 
 // Drives one session that needs no messages until it is done, waiting for the
 // storage in between. For tools and tests.
-void RunAlone(Storage* storage, Session* session);
+void RunAlone(Storage* storage, Clock* clock, Session* session);
 
 }  // namespace holdfast::ckpt
 

@@ -22,8 +22,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -79,26 +81,49 @@ struct LoadProgress {
   uint64_t bytes_total = 0;  // 0: not planned yet
 };
 
+// The loading itself, as a Task on a caller's Io. All pointers outlive it.
+class Loader {
+ public:
+  // `dir` is the checkpoint's directory, "." for the storage's root. `wanted`
+  // speaks of `items`.
+  Loader(Io* io, std::string dir, const Manifest* manifest,
+         const std::vector<ItemSpec>* items, const Holding* wanted,
+         LoadTarget* target, const UnitReaderOptions& options);
+  ~Loader();
+
+  // Once. Returns outcome().status; then no read is in flight.
+  Task<absl::Status> Run();
+  // Ends Run soon, with kAborted.
+  void Cancel();
+
+  LoadProgress progress() const;
+  const LoadOutcome& outcome() const;
+
+ private:
+  Task<absl::Status> Load();
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
 class LoadSession final : public Session {
  public:
-  // `dir` is the checkpoint's directory, "." for the storage's root. All
-  // pointers outlive the session. `wanted` speaks of `items`.
   LoadSession(const SessionEnv& env, std::string dir, const Manifest* manifest,
               const std::vector<ItemSpec>* items, const Holding* wanted,
               LoadTarget* target, const UnitReaderOptions& options = {});
-  ~LoadSession() override;
 
   void OnCompletion(const Completion& completion) override;
   bool OnMessage(const Message& message) override;  // takes none
   void Poll() override;
   bool done() const override;
 
-  LoadProgress progress() const;
-  const LoadOutcome& outcome() const;  // after done()
+  LoadProgress progress() const { return loader_.progress(); }
+  const LoadOutcome& outcome() const { return loader_.outcome(); }
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  Task<bool> Run();
+  Io io_;
+  Loader loader_;
+  Fiber fiber_;
 };
 
 }  // namespace holdfast::ckpt

@@ -9,7 +9,7 @@
 //   - a checkpoint on the line that is neither among the newest keep_last
 //     committed ones nor at a multiple of keep_every
 //   - a superseded one, once this incarnation has committed keep_last of its
-//     own (or one, if keep_last is larger than the line)
+//   own
 //   - an attempt without a manifest of an earlier incarnation (the seal is
 //     there), or of this one if the caller says that it was aborted
 // Never: the newest committed one; whatever `unknown` names. An owner that

@@ -1,12 +1,15 @@
 // ckpt/session/run_files.h: names and small records of a run directory. Pure.
 //
-//   RUN/run.id                              the run's 128-bit identity, put
-//   once RUN/owners/i0003.claim                  a job took the run
-//   (put-if-absent) RUN/owners/i0003.seal                   what it counts on
-//   (put-if-absent) RUN/checkpoints/step-000000120.i0003.a01/            an
-//   attempt to save RUN/checkpoints/step-000000120.i0003.a01.o0004/      ...
-//   adopted by owner 4
+//   RUN/run.id                                the run's 128-bit identity
+//   RUN/owners/i0003.claim                    a job took the run
+//   RUN/owners/i0003.seal                     what that job counts on
+//   RUN/checkpoints/run.id                    the same identity: a forgotten
+//                                             mount is not taken for this run
+//   RUN/checkpoints/step-000000120.i0003.a01/          an attempt to save
+//   RUN/checkpoints/step-000000120.i0003.a01.o0004/    adopted by owner 4
 //       shard-00000.hf ... MANIFEST
+//
+// Small files are made by put-if-absent, once.
 //
 // Who owns what. The newest claim is the owner. It renames the directory of
 // every checkpoint that it counts on to its own ".oNNNN" name, so that a late
@@ -81,6 +84,16 @@ absl::StatusOr<OwnerClaim> DecodeClaim(std::span<const std::byte> bytes);
 std::vector<std::byte> EncodeSeal(const OwnerSeal& seal);
 absl::StatusOr<OwnerSeal> DecodeSeal(std::span<const std::byte> bytes);
 
+std::vector<std::byte> EncodeRunId(const RunId& id);
+absl::StatusOr<RunId> DecodeRunId(std::span<const std::byte> bytes);
+
+inline constexpr char kRunIdName[] = "run.id";
+inline constexpr char kOwnersDir[] = "owners";
+inline constexpr char kCheckpointsDir[] = "checkpoints";
+inline constexpr char kCheckpointsRunIdName[] = "checkpoints/run.id";
+// No record is longer; a seal of 10,000 checkpoints has 1 MB.
+inline constexpr uint64_t kRecordBytesMax = uint64_t{16} << 20;
+
 std::string ClaimName(uint32_t incarnation);  // "owners/i0003.claim"
 std::string SealName(uint32_t incarnation);
 std::string AttemptDir(const CheckpointId& id);  // "checkpoints/step-...a01"
@@ -92,6 +105,15 @@ struct ParsedDir {
   std::optional<uint32_t> owner;
 };
 std::optional<ParsedDir> ParseCheckpointDir(std::string_view entry);
+// "step-000000120.i0003.a01"
+std::optional<CheckpointId> ParseCheckpointId(std::string_view text);
+
+// An entry of owners/, if it is one of ours.
+struct ParsedOwnerFile {
+  uint32_t incarnation = 0;
+  bool is_seal = false;
+};
+std::optional<ParsedOwnerFile> ParseOwnerFile(std::string_view entry);
 
 }  // namespace holdfast::ckpt
 

@@ -56,10 +56,12 @@ struct ByteRange {
   uint64_t end = 0;
 };
 
-// The wanted bytes of one file; ranges in any order, overlaps allowed.
+// The wanted bytes of one file; ranges in any order, overlaps allowed. Without
+// ranges only the blocks around the data are looked at.
 struct FileWant {
   uint32_t file = 0;
   std::vector<ByteRange> ranges;
+  bool all_units = false;  // also the units that no range needs
 };
 
 class UnitReader {
@@ -77,6 +79,9 @@ class UnitReader {
   // Reads and delivers. kDataLoss: damage() says where. Await it to its end:
   // when it returns no read is in flight.
   Task<absl::Status> Read(std::vector<FileWant> wants, Sink sink);
+
+  // Read ends soon, with kAborted.
+  void Cancel();
 
   const std::vector<UnitDamage>& damage() const;
   uint64_t bytes_done() const;   // of wanted units

@@ -1,0 +1,210 @@
+// ckpt/session/catalog.cc: gathers what a run directory holds.
+
+#include "ckpt/session/catalog.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+
+namespace holdfast::ckpt {
+namespace {
+
+constexpr int kListingsMax = 4;
+
+std::string InDir(const std::string& dir, const std::string& name) {
+  return dir == "." ? name : dir + "/" + name;
+}
+
+// The manifest of a directory as the listing wants it, its identity compared.
+Task<absl::StatusOr<ManifestSummary>> ReadSummary(Io* io, std::string dir,
+                                                  CheckpointId id,
+                                                  std::optional<RunId> run_id) {
+  std::vector<std::byte> encoded;
+  auto manifest = co_await ReadManifest(io, dir, &encoded);
+  if (!manifest.ok()) co_return manifest.status();
+  const Manifest& found = **manifest;
+  if (found.id != id) {
+    co_return absl::DataLossError(
+        absl::StrFormat("its manifest is that of %s", ToString(found.id)));
+  }
+  if (run_id && found.run_id != *run_id) {
+    co_return absl::DataLossError(
+        absl::StrFormat("its manifest belongs to run %s, this is run %s",
+                        ToHex(found.run_id), ToHex(*run_id)));
+  }
+  co_return Summarize(found, encoded);
+}
+
+// A file that may be missing.
+Task<absl::StatusOr<std::optional<std::vector<std::byte>>>> GetIfThere(
+    Io* io, std::string name) {
+  auto bytes = co_await GetFile(io, name, kRecordBytesMax);
+  if (absl::IsNotFound(bytes.status())) {
+    co_return std::optional<std::vector<std::byte>>();
+  }
+  if (!bytes.ok()) co_return bytes.status();
+  co_return std::optional<std::vector<std::byte>>(*std::move(bytes));
+}
+
+absl::Status Damaged(const std::string& name, const absl::Status& status) {
+  return absl::DataLossError(absl::StrFormat(
+      "%s is damaged: %s; checkpoints can still be read by the path of their "
+      "directory",
+      name, std::string(status.message())));
+}
+
+// run.id, owners/ and the newest seal.
+Task<absl::Status> ReadOwners(Io* io, RunListing* listing) {
+  auto id = co_await GetIfThere(io, kRunIdName);
+  if (!id.ok()) co_return id.status();
+  if (*id) {
+    const auto run_id = DecodeRunId(**id);
+    if (!run_id.ok()) co_return Damaged(kRunIdName, run_id.status());
+    listing->run_id = *run_id;
+  }
+  auto entries = co_await ListDir(io, kOwnersDir);
+  if (!entries.ok() && !absl::IsNotFound(entries.status())) {
+    co_return entries.status();
+  }
+  uint32_t sealed = 0;
+  if (entries.ok()) {
+    for (const DirEntry& entry : *entries) {
+      const auto parsed = ParseOwnerFile(entry.name);
+      if (!parsed) continue;
+      if (parsed->is_seal) {
+        sealed = std::max(sealed, parsed->incarnation);
+      } else {
+        listing->claims.push_back(parsed->incarnation);
+      }
+    }
+  }
+  std::sort(listing->claims.begin(), listing->claims.end());
+  if (sealed == 0) co_return absl::OkStatus();
+  const std::string name = SealName(sealed);
+  auto bytes = co_await GetFile(io, name, kRecordBytesMax);
+  if (!bytes.ok()) co_return bytes.status();
+  auto seal = DecodeSeal(*bytes);
+  if (!seal.ok()) co_return Damaged(name, seal.status());
+  if (seal->incarnation != sealed ||
+      (listing->run_id && seal->run_id != *listing->run_id)) {
+    co_return Damaged(name, absl::DataLossError(absl::StrFormat(
+                                "it is that of owner i%04d of run %s",
+                                seal->incarnation, ToHex(seal->run_id))));
+  }
+  listing->seal = *std::move(seal);
+  co_return absl::OkStatus();
+}
+
+// checkpoints/ and its manifests. `*changed`: the directory moved under us.
+Task<absl::Status> ReadDirs(Io* io, RunListing* listing, bool* changed) {
+  listing->dirs.clear();
+  listing->has_checkpoints_dir = false;
+  *changed = false;
+  const auto before = co_await ListDir(io, kCheckpointsDir);
+  if (absl::IsNotFound(before.status())) co_return absl::OkStatus();
+  if (!before.ok()) co_return before.status();
+  auto id = co_await GetIfThere(io, kCheckpointsRunIdName);
+  if (!id.ok()) co_return id.status();
+  if (*id) {
+    const auto run_id = DecodeRunId(**id);
+    if (!run_id.ok()) co_return Damaged(kCheckpointsRunIdName, run_id.status());
+    if (listing->run_id && *run_id != *listing->run_id) {
+      co_return absl::FailedPreconditionError(absl::StrFormat(
+          "%s is that of run %s, %s says %s: the directory %s belongs to "
+          "another run",
+          kCheckpointsRunIdName, ToHex(*run_id), kRunIdName,
+          ToHex(*listing->run_id), kCheckpointsDir));
+    }
+    listing->has_checkpoints_dir = true;
+  }
+  for (const DirEntry& entry : *before) {
+    const auto parsed = ParseCheckpointDir(entry.name);
+    if (!parsed || !entry.is_directory) continue;
+    RunListing::Dir dir;
+    dir.name = entry.name;
+    dir.parsed = *parsed;
+    const std::string path =
+        absl::StrFormat("%s/%s", kCheckpointsDir, entry.name);
+    dir.manifest = co_await ReadSummary(io, path, parsed->id, listing->run_id);
+    const absl::StatusCode code = dir.manifest.status().code();
+    if (code != absl::StatusCode::kOk && code != absl::StatusCode::kNotFound &&
+        code != absl::StatusCode::kDataLoss &&
+        code != absl::StatusCode::kFailedPrecondition) {
+      co_return dir.manifest.status();
+    }
+    *changed |= code == absl::StatusCode::kNotFound;
+    listing->dirs.push_back(std::move(dir));
+  }
+  if (!*changed) co_return absl::OkStatus();
+  // An attempt, or a directory that was renamed or removed meanwhile.
+  const auto after = co_await ListDir(io, kCheckpointsDir);
+  if (!after.ok()) co_return after.status();
+  *changed = *after != *before;
+  co_return absl::OkStatus();
+}
+
+}  // namespace
+
+Task<absl::StatusOr<std::unique_ptr<Manifest>>> ReadManifest(
+    Io* io, std::string dir, std::vector<std::byte>* encoded) {
+  const std::string name = InDir(dir, kManifestName);
+  auto bytes = co_await GetFile(io, name, kManifestBytesMax);
+  if (absl::IsResourceExhausted(bytes.status()) ||
+      absl::IsFailedPrecondition(bytes.status())) {
+    // Too long for a manifest, or not a regular file.
+    co_return absl::DataLossError(std::string(bytes.status().message()));
+  }
+  if (!bytes.ok()) co_return bytes.status();
+  auto decoded = DecodeManifest(*bytes);
+  if (!decoded.ok()) {
+    co_return absl::Status(
+        decoded.status().code(),
+        absl::StrFormat("%s: %s", name,
+                        std::string(decoded.status().message())));
+  }
+  if (encoded != nullptr) *encoded = *std::move(bytes);
+  co_return std::make_unique<Manifest>(*std::move(decoded));
+}
+
+Task<absl::StatusOr<Catalog>> ReadCatalog(Io* io) {
+  RunListing listing;
+  bool changed = true;
+  for (int i = 0; changed && i < kListingsMax; ++i) {
+    listing = RunListing();
+    const absl::Status owners = co_await ReadOwners(io, &listing);
+    if (!owners.ok()) co_return owners;
+    const absl::Status dirs = co_await ReadDirs(io, &listing, &changed);
+    if (!dirs.ok()) co_return dirs;
+  }
+  co_return ClassifyRun(std::move(listing));
+}
+
+Task<absl::StatusOr<uint32_t>> NewestClaim(Io* io) {
+  const auto entries = co_await ListDir(io, kOwnersDir);
+  if (!entries.ok()) co_return entries.status();
+  uint32_t newest = 0;
+  for (const DirEntry& entry : *entries) {
+    const auto parsed = ParseOwnerFile(entry.name);
+    if (parsed) newest = std::max(newest, parsed->incarnation);
+  }
+  co_return newest;
+}
+
+CatalogSession::CatalogSession(const SessionEnv& env) : io_(env) {
+  fiber_.Start(Run());
+}
+
+Task<bool> CatalogSession::Run() {
+  result_ = co_await ReadCatalog(&io_);
+  co_return true;
+}
+
+void CatalogSession::OnCompletion(const Completion& completion) {
+  io_.OnCompletion(completion);
+}
+bool CatalogSession::OnMessage(const Message&) { return false; }
+void CatalogSession::Poll() { fiber_.Poll(); }
+bool CatalogSession::done() const { return fiber_.done() && io_.idle(); }
+
+}  // namespace holdfast::ckpt

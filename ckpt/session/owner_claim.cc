@@ -1,0 +1,159 @@
+// ckpt/session/owner_claim.cc: claim, adopt, seal.
+
+#include "ckpt/session/owner_claim.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "ckpt/format/manifest.h"
+
+namespace holdfast::ckpt {
+namespace {
+
+// Jobs that claim at the same moment; more is not a race but a fault.
+constexpr int kClaimTriesMax = 1000;
+
+absl::Status While(const std::string& doing, const absl::Status& status) {
+  return absl::Status(
+      status.code(),
+      absl::StrFormat("%s: %s", doing, std::string(status.message())));
+}
+
+absl::Status LostTo(uint32_t newer, uint32_t own) {
+  return absl::AbortedError(absl::StrFormat(
+      "owner i%04d has taken the run from this job, i%04d: another job runs "
+      "in this directory; this one stops and has changed nothing that counts",
+      newer, own));
+}
+
+// A run.id, put if there is none; the one that is there in the end.
+Task<absl::StatusOr<RunId>> PutRunId(Io* io, std::string name, RunId id) {
+  const std::vector<std::byte> record = EncodeRunId(id);
+  const Io::Ref put = io->PutIfAbsent(name, record);
+  co_await UntilDone(put);
+  const absl::Status status = put->status;
+  if (status.ok()) co_return id;
+  if (!absl::IsAlreadyExists(status) && !absl::IsUnknown(status)) {
+    co_return While("writing " + name, status);
+  }
+  const auto bytes = co_await GetFile(io, name, kRecordBytesMax);
+  if (!bytes.ok()) co_return bytes.status();
+  auto found = DecodeRunId(*bytes);
+  if (!found.ok()) co_return While("reading " + name, found.status());
+  co_return *found;
+}
+
+}  // namespace
+
+Task<absl::StatusOr<RunId>> PrepareRun(Io* io, RunId id_if_new) {
+  const auto run_id = co_await PutRunId(io, kRunIdName, id_if_new);
+  if (!run_id.ok()) co_return run_id.status();
+  const absl::Status owners = co_await EnsureDir(io, kOwnersDir, ".");
+  if (!owners.ok()) co_return owners;
+  const absl::Status dir = co_await EnsureDir(io, kCheckpointsDir, ".");
+  if (!dir.ok()) co_return dir;
+  const auto inside = co_await PutRunId(io, kCheckpointsRunIdName, *run_id);
+  if (!inside.ok()) co_return inside.status();
+  if (*inside != *run_id) {
+    co_return absl::FailedPreconditionError(absl::StrFormat(
+        "%s is that of run %s, %s says %s: the directory belongs to another "
+        "run",
+        kCheckpointsRunIdName, ToHex(*inside), kRunIdName, ToHex(*run_id)));
+  }
+  co_return *run_id;
+}
+
+Task<absl::StatusOr<uint32_t>> ClaimNext(Io* io, OwnerClaim claim) {
+  const auto newest = co_await NewestClaim(io);
+  if (!newest.ok()) co_return newest.status();
+  claim.incarnation = *newest;
+  absl::Status status;
+  for (int i = 0; i < kClaimTriesMax; ++i) {
+    ++claim.incarnation;
+    const std::string name = ClaimName(claim.incarnation);
+    const std::vector<std::byte> record = EncodeClaim(claim);
+    const Io::Ref put = io->PutIfAbsent(name, record);
+    co_await UntilDone(put);
+    status = put->status;
+    if (status.ok()) co_return claim.incarnation;
+    // Taken, or perhaps ours and perhaps not for good: the next number is
+    // certain.
+    if (absl::IsAlreadyExists(status) || absl::IsUnknown(status)) continue;
+    break;
+  }
+  co_return While("claiming the run with " + ClaimName(claim.incarnation),
+                  status);
+}
+
+Task<absl::Status> AdoptLine(Io* io, Catalog* catalog, uint32_t incarnation,
+                             bool* stale) {
+  *stale = false;
+  if (!io->storage().traits().has_rename) co_return absl::OkStatus();
+  bool moved = false;
+  for (const size_t index : catalog->line) {
+    CatalogEntry& entry = catalog->entries[index];
+    const uint32_t owner = entry.owner.value_or(0);
+    if (owner > incarnation) co_return LostTo(owner, incarnation);
+    if (owner == incarnation) continue;
+    const std::string to = AdoptedDir(entry.id, incarnation);
+    const Io::Ref renamed = io->Rename(entry.dir, to);
+    co_await UntilDone(renamed);
+    const absl::Status status = renamed->status;
+    if (absl::IsNotFound(status)) {
+      // Retired by its old owner, or adopted by another.
+      *stale = true;
+      co_return absl::OkStatus();
+    }
+    if (!status.ok()) co_return While("adopting " + entry.dir, status);
+    entry.dir = to;
+    entry.owner = incarnation;
+    moved = true;
+  }
+  if (moved) {
+    const Io::Ref synced = io->SyncDir(kCheckpointsDir);
+    co_await UntilDone(synced);
+    if (!synced->status.ok()) {
+      co_return While("adopting the run's checkpoints", synced->status);
+    }
+  }
+  // Out of the old owner's reach now. Had it begun to take one away, the
+  // manifest was the first to go.
+  for (const size_t index : catalog->line) {
+    const std::string dir = catalog->entries[index].dir;
+    const auto files = co_await ListDir(io, dir);
+    if (absl::IsNotFound(files.status())) {
+      *stale = true;
+      co_return absl::OkStatus();
+    }
+    if (!files.ok()) co_return files.status();
+    *stale |= std::none_of(
+        files->begin(), files->end(),
+        [](const DirEntry& file) { return file.name == kManifestName; });
+  }
+  co_return absl::OkStatus();
+}
+
+Task<absl::Status> CheckOwner(Io* io, uint32_t incarnation) {
+  const auto newest = co_await NewestClaim(io);
+  if (!newest.ok()) co_return newest.status();
+  if (*newest != incarnation) co_return LostTo(*newest, incarnation);
+  co_return absl::OkStatus();
+}
+
+Task<absl::Status> PutSeal(Io* io, const OwnerSeal* seal) {
+  const std::string name = SealName(seal->incarnation);
+  const std::vector<std::byte> record = EncodeSeal(*seal);
+  const Io::Ref put = io->PutIfAbsent(name, record);
+  co_await UntilDone(put);
+  if (put->status.ok()) co_return absl::OkStatus();
+  if (absl::IsUnknown(put->status)) {
+    co_return absl::UnavailableError(
+        absl::StrFormat("writing %s: %s; start the job again", name,
+                        std::string(put->status.message())));
+  }
+  co_return While("writing " + name, put->status);
+}
+
+}  // namespace holdfast::ckpt

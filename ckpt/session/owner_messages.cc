@@ -1,0 +1,140 @@
+// ckpt/session/owner_messages.cc: how the messages of a start are spelled.
+
+#include "ckpt/session/owner_messages.h"
+
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "ckpt/format/wire.h"
+
+namespace holdfast::ckpt {
+namespace {
+
+void PutStatus(Writer& writer, const absl::Status& status) {
+  writer.Varint(static_cast<uint64_t>(status.code()));
+  writer.String(std::string(status.message()));
+}
+
+absl::Status TakeStatus(Reader& reader) {
+  const uint64_t code = reader.Varint();
+  const std::string text = reader.String();
+  if (code > static_cast<uint64_t>(absl::StatusCode::kUnauthenticated)) {
+    reader.Fail();
+  }
+  return absl::Status(static_cast<absl::StatusCode>(code), text);
+}
+
+template <typename T>
+absl::StatusOr<T> IfWhole(const Reader& reader, T message, const char* what) {
+  if (reader.ok() && reader.left() == 0) return message;
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "a %s message is malformed: do all ranks run the same program?", what));
+}
+
+}  // namespace
+
+std::vector<std::byte> Encode(const HelloMessage& message) {
+  Writer writer;
+  writer.String(message.fingerprint);
+  return writer.Take();
+}
+
+absl::StatusOr<HelloMessage> DecodeHello(std::span<const std::byte> body) {
+  Reader reader(body);
+  HelloMessage message;
+  message.fingerprint = reader.String();
+  return IfWhole(reader, std::move(message), "hello");
+}
+
+std::vector<std::byte> Encode(const ChoiceMessage& message) {
+  Writer writer;
+  writer.Fixed(message.run_id);
+  writer.Fixed(message.incarnation);
+  writer.Fixed(message.round);
+  writer.Fixed(message.source);
+  writer.String(message.dir);
+  writer.Varint(message.manifest.size());
+  writer.Raw(message.manifest.data(), message.manifest.size());
+  return writer.Take();
+}
+
+absl::StatusOr<ChoiceMessage> DecodeChoice(std::span<const std::byte> body) {
+  Reader reader(body);
+  ChoiceMessage message;
+  message.run_id = reader.Fixed<RunId>();
+  message.incarnation = reader.Fixed<uint32_t>();
+  message.round = reader.Fixed<uint32_t>();
+  const auto source = reader.Fixed<uint8_t>();
+  if (source > static_cast<uint8_t>(ChoiceMessage::Source::kInit)) {
+    reader.Fail();
+  }
+  message.source = static_cast<ChoiceMessage::Source>(source);
+  message.dir = reader.String();
+  message.manifest.resize(reader.Count(1));
+  reader.Raw(message.manifest.data(), message.manifest.size());
+  return IfWhole(reader, std::move(message), "choice");
+}
+
+std::vector<std::byte> Encode(const ReportMessage& message) {
+  Writer writer;
+  writer.Fixed(message.round);
+  PutStatus(writer, message.status);
+  writer.Fixed(static_cast<uint8_t>(message.damage.has_value()));
+  if (message.damage) {
+    writer.Fixed(message.damage->file);
+    writer.String(message.damage->file_name);
+    writer.Fixed(message.damage->offset);
+    writer.Fixed(message.damage->bytes);
+    writer.String(message.damage->what);
+    writer.String(message.damage->item);
+  }
+  return writer.Take();
+}
+
+absl::StatusOr<ReportMessage> DecodeReport(std::span<const std::byte> body) {
+  Reader reader(body);
+  ReportMessage message;
+  message.round = reader.Fixed<uint32_t>();
+  message.status = TakeStatus(reader);
+  if (reader.Fixed<uint8_t>() != 0) {
+    UnitDamage& damage = message.damage.emplace();
+    damage.file = reader.Fixed<uint32_t>();
+    damage.file_name = reader.String();
+    damage.offset = reader.Fixed<uint64_t>();
+    damage.bytes = reader.Fixed<uint64_t>();
+    damage.what = reader.String();
+    damage.item = reader.String();
+  }
+  return IfWhole(reader, std::move(message), "load report");
+}
+
+std::vector<std::byte> Encode(const VerdictMessage& message) {
+  Writer writer;
+  PutStatus(writer, message.status);
+  writer.Varint(message.stepped_over.size());
+  for (const auto& [id, reason] : message.stepped_over) {
+    writer.Fixed(id.step);
+    writer.Fixed(id.incarnation);
+    writer.Fixed(id.attempt);
+    writer.String(reason);
+  }
+  return writer.Take();
+}
+
+absl::StatusOr<VerdictMessage> DecodeVerdict(std::span<const std::byte> body) {
+  Reader reader(body);
+  VerdictMessage message;
+  message.status = TakeStatus(reader);
+  const size_t count = reader.Count(/*bytes_min=*/17);
+  for (size_t i = 0; i < count; ++i) {
+    CheckpointId id;
+    id.step = reader.Fixed<int64_t>();
+    id.incarnation = reader.Fixed<uint32_t>();
+    id.attempt = reader.Fixed<uint32_t>();
+    std::string reason = reader.String();
+    message.stepped_over.emplace_back(id, std::move(reason));
+  }
+  return IfWhole(reader, std::move(message), "load verdict");
+}
+
+}  // namespace holdfast::ckpt

@@ -1,0 +1,277 @@
+// ckpt/session/owner_session.cc: a start, as every rank lives it.
+
+#include "ckpt/session/owner_session.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "ckpt/base/check.h"
+#include "ckpt/session/messages.h"
+#include "ckpt/session/owner_state.h"
+
+namespace holdfast::ckpt {
+namespace {
+
+// A choice may be as large as a manifest; nobody sends it to more ranks.
+constexpr int kTreeFanOut = 4;
+
+// A network file system may show a new file late.
+constexpr int kSeeTries = 10;
+constexpr absl::Duration kSeeWait = absl::Milliseconds(300);
+
+constexpr char kWeightKind[] = "weight";
+
+// What this rank wants, in terms of `items`.
+Holding Wanted(const JobLayout& layout, Rank rank,
+               const std::vector<ItemSpec>& items) {
+  Holding wanted = layout.WantedBy(rank);
+  const std::vector<ItemSpec>& all = layout.items();
+  if (items.size() == all.size()) return wanted;
+  std::vector<std::optional<ItemIndex>> index(all.size());
+  for (size_t i = 0, next = 0; i < all.size() && next < items.size(); ++i) {
+    if (all[i] == items[next]) index[i] = next++;
+  }
+  std::vector<Fragment> kept;
+  for (Fragment fragment : wanted.fragments) {
+    if (!index[fragment.item]) continue;
+    fragment.item = *index[fragment.item];
+    kept.push_back(fragment);
+  }
+  wanted.fragments = std::move(kept);
+  return wanted;
+}
+
+}  // namespace
+
+OwnerSession::State::State(const SessionEnv& env, const JobLayout* layout,
+                           LoadTarget* target, OwnerOptions options_in)
+    : env(env),
+      layout(layout),
+      target(target),
+      options(std::move(options_in)),
+      io(env),
+      begin(env.clock->Monotonic()) {
+  if (options.init_env) init_io.emplace(*options.init_env);
+  // The others outlast rank 0, which can say who is missing.
+  deadline = begin + options.load_timeout;
+  if (!leads()) deadline += options.load_timeout / 10 + absl::Seconds(1);
+  hello_there.resize(env.group->size());
+  fingerprints.resize(env.group->size());
+  reports.resize(env.group->size());
+  fiber.Start(Run());
+}
+
+void OwnerSession::State::Send(Rank to, uint32_t phase,
+                               std::span<const std::byte> body) {
+  env.group->Send(to, MessageTag{0, 0, phase}, body);
+}
+
+void OwnerSession::State::PassOn(std::span<const std::byte> choice) {
+  const int self = Index(env.group->rank());
+  for (int i = 1; i <= kTreeFanOut; ++i) {
+    const int child = self * kTreeFanOut + i;
+    if (child < env.group->size()) Send(Rank{child}, kPhaseChoice, choice);
+  }
+}
+
+void OwnerSession::State::Receive(const Message& message) {
+  const int from = Index(message.from);
+  const auto garble = [&](const absl::Status& status) {
+    garbled = absl::Status(status.code(),
+                           absl::StrFormat("from %s: %s", NameRank(from),
+                                           std::string(status.message())));
+  };
+  switch (message.tag.phase) {
+    case kPhaseHello: {
+      auto hello = DecodeHello(message.body);
+      if (!hello.ok()) return garble(hello.status());
+      hello_there[from] = true;
+      fingerprints[from] = std::move(hello->fingerprint);
+      return;
+    }
+    case kPhaseChoice: {
+      auto decoded = DecodeChoice(message.body);
+      if (!decoded.ok()) return garble(decoded.status());
+      PassOn(message.body);
+      choice = *std::move(decoded);
+      return;
+    }
+    case kPhaseLoadReport: {
+      auto report = DecodeReport(message.body);
+      if (!report.ok()) return garble(report.status());
+      if (report->round == round) reports[from] = *std::move(report);
+      return;
+    }
+    default: {
+      auto decoded = DecodeVerdict(message.body);
+      if (!decoded.ok()) return garble(decoded.status());
+      verdict = *std::move(decoded);
+      // A load that nobody waits for any more.
+      if (loader != nullptr && !verdict->status.ok()) loader->Cancel();
+      return;
+    }
+  }
+}
+
+absl::Status OwnerSession::State::Agree(const Manifest& manifest,
+                                        ChoiceMessage::Source source) {
+  const bool subset =
+      source == ChoiceMessage::Source::kInit && options.init_weights_only;
+  items.clear();
+  for (const ItemSpec& item : layout->items()) {
+    if (!subset || item.kind == kWeightKind) items.push_back(item);
+  }
+  const absl::Status match = MatchItems(
+      manifest, items, subset ? ItemMatch::kSubset : ItemMatch::kExact);
+  if (!match.ok()) return match;
+  if (source == ChoiceMessage::Source::kRun && options.validate) {
+    return options.validate(manifest.attributes);
+  }
+  return absl::OkStatus();
+}
+
+// Rank 0 has just been there; the others must find the same.
+Task<absl::Status> OwnerSession::State::SeeTheRun(RunId run_id) {
+  absl::Status status;
+  for (int tries = 1; tries <= kSeeTries; ++tries) {
+    const auto bytes = co_await GetFile(&io, kRunIdName, kRecordBytesMax);
+    status = bytes.status();
+    if (bytes.ok()) {
+      const auto found = DecodeRunId(*bytes);
+      if (!found.ok()) co_return found.status();
+      if (*found == run_id) co_return absl::OkStatus();
+      co_return absl::FailedPreconditionError(absl::StrFormat(
+          "%s says run %s here, rank 0 sees run %s: the ranks do not share one "
+          "run directory",
+          kRunIdName, ToHex(*found), ToHex(run_id)));
+    }
+    if (!absl::IsNotFound(status)) break;
+    const absl::Duration at = env.clock->Monotonic() + kSeeWait;
+    co_await UntilTime(env.clock, at);
+  }
+  co_return absl::UnavailableError(absl::StrFormat(
+      "the run directory that rank 0 uses is not to be seen here: %s",
+      std::string(status.message())));
+}
+
+Task<ReportMessage> OwnerSession::State::Load(const ChoiceMessage* choice) {
+  ReportMessage report;
+  report.round = choice->round;
+  result.run_id = choice->run_id;
+  result.incarnation = choice->incarnation;
+  result.loaded.reset();
+  if (!leads()) {
+    report.status = co_await SeeTheRun(choice->run_id);
+    if (!report.status.ok()) co_return report;
+  }
+  if (choice->source == ChoiceMessage::Source::kFresh) co_return report;
+  if (choice->source == ChoiceMessage::Source::kInit && !init_io) {
+    report.status = absl::FailedPreconditionError(
+        "rank 0 takes its state from --init-from, this rank was given none");
+    co_return report;
+  }
+  const auto manifest = DecodeManifest(choice->manifest);
+  report.status = manifest.status();
+  if (!manifest.ok()) co_return report;
+  report.status = Agree(*manifest, choice->source);
+  if (!report.status.ok()) co_return report;
+  wanted = Wanted(*layout, env.group->rank(), items);
+
+  loader =
+      std::make_unique<Loader>(&IoOf(choice->source), choice->dir, &*manifest,
+                               &items, &wanted, target, options.reader);
+  report.status = co_await loader->Run();
+  const LoadOutcome outcome = loader->outcome();
+  loader.reset();
+  report.damage = outcome.damage;
+  result.bytes_wanted = outcome.bytes_wanted;
+  result.bytes_read += outcome.bytes_read;
+  result.load_seconds += outcome.seconds;
+  if (report.status.ok()) {
+    result.loaded = LoadedCheckpoint{
+        manifest->id,         manifest->commit_number,
+        manifest->world,      manifest->layout,
+        manifest->attributes, choice->source == ChoiceMessage::Source::kInit};
+  }
+  co_return report;
+}
+
+Task<absl::Status> OwnerSession::State::Follow() {
+  const std::vector<std::byte> hello =
+      Encode(HelloMessage{options.fingerprint});
+  Send(Rank{0}, kPhaseHello, hello);
+  while (true) {
+    Until news([this] { return verdict || choice || late() || !garbled.ok(); });
+    co_await news;
+    if (!garbled.ok()) co_return garbled;
+    if (verdict) {
+      for (auto& [id, reason] : verdict->stepped_over) {
+        SupersededCheckpoint over;
+        over.checkpoint.id = id;
+        over.reason = reason;
+        result.stepped_over.push_back(std::move(over));
+      }
+      co_return verdict->status;
+    }
+    if (!choice) {
+      co_return absl::DeadlineExceededError(absl::StrFormat(
+          "starting: rank 0 (%s) did not say within %s which checkpoint to use",
+          env.group->HostOf(Rank{0}),
+          absl::FormatDuration(env.clock->Monotonic() - begin)));
+    }
+    const ChoiceMessage current = *std::exchange(choice, std::nullopt);
+    const ReportMessage report = co_await Load(&current);
+    const std::vector<std::byte> body = Encode(report);
+    Send(Rank{0}, kPhaseLoadReport, body);
+  }
+}
+
+Task<bool> OwnerSession::State::Run() {
+  Task<absl::Status> start = leads() ? Lead() : Follow();
+  absl::Status status = co_await start;
+  result.status = std::move(status);
+  if (!result.status.ok()) result.loaded.reset();
+  co_return true;
+}
+
+OwnerSession::OwnerSession(const SessionEnv& env, const JobLayout* layout,
+                           LoadTarget* target, OwnerOptions options)
+    : state_(std::make_unique<State>(env, layout, target, std::move(options))) {
+}
+
+OwnerSession::~OwnerSession() = default;
+
+void OwnerSession::OnCompletion(const Completion& completion) {
+  const bool of_init = state_->init_io && SpaceOf(completion.tag) ==
+                                              state_->options.init_env->space;
+  (of_init ? *state_->init_io : state_->io).OnCompletion(completion);
+}
+
+bool OwnerSession::OnMessage(const Message& message) {
+  if (message.tag.phase < kPhaseHello ||
+      message.tag.phase > kPhaseLoadVerdict) {
+    return false;
+  }
+  state_->Receive(message);
+  return true;
+}
+
+void OwnerSession::Poll() {
+  if (state_->loader != nullptr && state_->late()) state_->loader->Cancel();
+  state_->fiber.Poll();
+}
+
+bool OwnerSession::done() const {
+  return state_->fiber.done() && state_->io.idle() &&
+         (!state_->init_io || state_->init_io->idle());
+}
+
+LoadProgress OwnerSession::progress() const {
+  return state_->loader != nullptr ? state_->loader->progress()
+                                   : LoadProgress();
+}
+
+const OwnerResult& OwnerSession::result() const { return state_->result; }
+
+}  // namespace holdfast::ckpt

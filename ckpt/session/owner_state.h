@@ -1,0 +1,100 @@
+// ckpt/session/owner_state.h: the inside of OwnerSession, for its two files.
+
+#ifndef HOLDFAST_CKPT_SESSION_OWNER_STATE_H_
+#define HOLDFAST_CKPT_SESSION_OWNER_STATE_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "ckpt/format/manifest.h"
+#include "ckpt/group/group.h"
+#include "ckpt/layout/holding.h"
+#include "ckpt/session/catalog.h"
+#include "ckpt/session/io.h"
+#include "ckpt/session/load_session.h"
+#include "ckpt/session/owner_choice.h"
+#include "ckpt/session/owner_messages.h"
+#include "ckpt/session/owner_session.h"
+#include "ckpt/session/task.h"
+
+namespace holdfast::ckpt {
+
+struct OwnerSession::State {
+  State(const SessionEnv& env, const JobLayout* layout, LoadTarget* target,
+        OwnerOptions options);
+
+  // --- Every rank (owner_session.cc) ---------------------------------------
+  Task<bool> Run();
+  Task<absl::Status> Follow();
+  // One try: what this rank makes of a choice.
+  Task<ReportMessage> Load(const ChoiceMessage* choice);
+  Task<absl::Status> SeeTheRun(RunId run_id);
+  // Do the job and the checkpoint agree?
+  absl::Status Agree(const Manifest& manifest, ChoiceMessage::Source source);
+  void Receive(const Message& message);
+  void PassOn(std::span<const std::byte> choice);
+  void Send(Rank to, uint32_t phase, std::span<const std::byte> body);
+  Io& IoOf(ChoiceMessage::Source source) {
+    return source == ChoiceMessage::Source::kInit ? *init_io : io;
+  }
+  bool leads() const { return env.group->rank() == Rank{0}; }
+  bool late() const { return env.clock->Monotonic() >= deadline; }
+
+  // --- Rank 0 (owner_lead.cc) ------------------------------------------------
+  Task<absl::Status> Lead();
+  Task<absl::Status> WaitForHellos();
+  // Everything that can be refused without touching the run.
+  Task<absl::Status> LookFirst();
+  Task<absl::Status> Take();
+  Task<absl::Status> LoadAndDecide();
+  Task<absl::StatusOr<ChoiceMessage>> MakeChoice(std::optional<size_t> at);
+  Task<absl::Status> WaitForReports(uint32_t round);
+  // The reports of one round as one status; kDataLoss: the checkpoint's damage.
+  Task<absl::Status> Weigh(const ChoiceMessage* choice);
+  Task<absl::Status> Confirm(const ChoiceMessage* choice, int rank);
+  Task<absl::Status> Seal();
+  std::string NameRank(int rank) const;
+  // Ranks of `there` that are false, and where they run.
+  std::string NameMissing(const std::vector<bool>& there) const;
+  absl::Status Missing(const std::vector<bool>& there, absl::Duration waited,
+                       const char* what) const;
+
+  const SessionEnv env;
+  const JobLayout* const layout;
+  LoadTarget* const target;
+  const OwnerOptions options;
+  Io io;
+  std::optional<Io> init_io;
+  const absl::Duration begin;
+  absl::Duration deadline;
+
+  // What this rank wants of a load: all items, or those that init takes.
+  std::vector<ItemSpec> items;
+  Holding wanted;
+
+  std::unique_ptr<Loader> loader;  // while a load runs
+  std::optional<ChoiceMessage> choice;
+  std::optional<VerdictMessage> verdict;
+  absl::Status garbled;  // a message that no rank of this build sends
+  OwnerResult result;
+
+  // Rank 0.
+  std::vector<bool> hello_there;
+  std::vector<std::string> fingerprints;
+  uint32_t round = 0;
+  std::vector<std::optional<ReportMessage>> reports;
+  Catalog catalog;
+  FoundDamaged damaged;
+  std::optional<size_t> position;
+
+  Fiber fiber;
+};
+
+}  // namespace holdfast::ckpt
+
+#endif  // HOLDFAST_CKPT_SESSION_OWNER_STATE_H_

@@ -1,0 +1,317 @@
+// ckpt/session/unit_reader.cc: open, check the frame, read units, check them.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "ckpt/format/checksum.h"
+#include "ckpt/session/unit_reader_state.h"
+
+namespace holdfast::ckpt {
+namespace {
+
+bool IsDamage(const absl::Status& status) {
+  // The contents or the kind of a file are wrong; trying again cannot help.
+  return absl::IsNotFound(status) || absl::IsFailedPrecondition(status) ||
+         absl::IsOutOfRange(status) || absl::IsDataLoss(status);
+}
+
+// The parts of [first, end) of `items` in words, for a person.
+std::string DescribeItems(const Manifest& manifest, uint32_t file,
+                          uint64_t first, uint64_t end) {
+  std::string text;
+  int more = 0;
+  for (const Chunk& chunk : manifest.files[file].chunks) {
+    const uint64_t from = std::max(first, chunk.offset);
+    const uint64_t to = std::min(end, chunk.offset + chunk.bytes_stored);
+    if (from >= to) continue;
+    if (!text.empty()) {
+      ++more;
+      continue;
+    }
+    const ItemSpec& item = manifest.items[chunk.item];
+    const uint64_t size = SizeOf(item.dtype);
+    const int64_t element = chunk.first + (from - chunk.offset) / size;
+    const int64_t last = chunk.first + (to - chunk.offset - 1) / size;
+    text = absl::StrFormat("%s of '%s'", item.kind, item.name);
+    if (chunk.part.dimensions > 0) {
+      const int64_t row = std::max<int64_t>(
+          1, chunk.part.elements() / std::max<int64_t>(1, chunk.part.count[0]));
+      absl::StrAppendFormat(&text, ", rows %d-%d",
+                            chunk.part.first[0] + element / row,
+                            chunk.part.first[0] + last / row);
+    }
+  }
+  if (more > 0) absl::StrAppendFormat(&text, " and %d more", more);
+  return text;
+}
+
+}  // namespace
+
+std::string ToString(const UnitDamage& damage) {
+  return absl::StrFormat(
+      "%s, offset %d%s: %s", damage.file_name, damage.offset,
+      damage.item.empty() ? "" : absl::StrFormat(" (%s)", damage.item),
+      damage.what);
+}
+
+absl::Status UnitReader::State::Damaged(uint32_t file, uint64_t offset,
+                                        uint64_t bytes, std::string what) {
+  if (damage.size() < options.damage_max) {
+    UnitDamage entry{
+        file, manifest->files[file].name, offset, bytes, std::move(what), ""};
+    if (bytes > 0) {
+      entry.item = DescribeItems(*manifest, file, offset, offset + bytes);
+    }
+    damage.push_back(std::move(entry));
+  }
+  if (options.read_past_damage && damage.size() < options.damage_max) {
+    return absl::OkStatus();
+  }
+  return absl::DataLossError(ToString(damage.front()));
+}
+
+Task<absl::Status> UnitReader::State::Repeat(std::function<Io::Ref()> call,
+                                             uint64_t* bytes) {
+  absl::Duration wait = options.retry.first_wait;
+  for (int tries = 1;; ++tries) {
+    const Io::Ref op = call();
+    co_await UntilDone(op);
+    if (bytes != nullptr) *bytes = op->bytes;
+    if (!absl::IsUnavailable(op->status) || tries >= options.retry.tries ||
+        cancelled) {
+      co_return op->status;
+    }
+    const absl::Duration at = io->clock().Monotonic() + wait;
+    co_await UntilTime(&io->clock(), at);
+    wait *= 2;
+  }
+}
+
+// Which units are needed, joined into reads. kDataLoss: a wanted byte is in
+// none.
+absl::Status UnitReader::State::PlanRuns(const FileWant& want) {
+  std::vector<ByteRange> ranges = want.ranges;
+  std::sort(ranges.begin(), ranges.end(),
+            [](const ByteRange& a, const ByteRange& b) {
+              return std::pair(a.first, a.end) < std::pair(b.first, b.end);
+            });
+  std::vector<bool> needed(units.size(), want.all_units);
+  size_t at = 0;
+  for (const ByteRange& range : ranges) {
+    if (range.first >= range.end) continue;
+    // Ranges begin later and later, so units behind this one's begin are done.
+    while (at < units.size() &&
+           units[at].offset + units[at].bytes <= range.first) {
+      ++at;
+    }
+    uint64_t covered = range.first;
+    for (size_t i = at;
+         i < units.size() && units[i].offset <= covered && covered < range.end;
+         ++i) {
+      needed[i] = true;
+      covered = units[i].offset + units[i].bytes;
+    }
+    if (covered < range.end) {
+      return Damaged(want.file, covered, 0,
+                     absl::StrFormat("bytes %d-%d are in no unit of its index",
+                                     covered, range.end - 1));
+    }
+  }
+  runs.clear();
+  for (size_t i = 0; i < units.size(); ++i) {
+    if (!needed[i]) continue;
+    const Unit& unit = units[i];
+    bytes_total += unit.bytes;
+    if (!runs.empty() && runs.back().unit_end == i &&
+        runs.back().offset + runs.back().bytes == unit.offset &&
+        runs.back().bytes + unit.bytes <= options.read_bytes_max) {
+      runs.back().unit_end = i + 1;
+      runs.back().bytes += unit.bytes;
+    } else {
+      runs.push_back({i, i + 1, unit.offset, unit.bytes});
+    }
+  }
+  return absl::OkStatus();
+}
+
+void UnitReader::State::Deliver(uint32_t file, const Slot& slot, size_t first,
+                                size_t end, const Sink& sink) {
+  if (first == end) return;
+  const uint64_t from = units[first].offset;
+  const uint64_t to = units[end - 1].offset + units[end - 1].bytes;
+  sink(file, from,
+       slot.buffer.span().subspan(from - slot.run->offset, to - from));
+}
+
+void UnitReader::State::CheckRun(uint32_t file, const Slot& slot,
+                                 const Sink& sink) {
+  size_t good = slot.run->unit_first;  // whole from here on
+  for (size_t i = slot.run->unit_first; i < slot.run->unit_end; ++i) {
+    const Unit& unit = units[i];
+    const uint32_t crc = Crc32c(
+        slot.buffer.span().subspan(unit.offset - slot.run->offset, unit.bytes));
+    if (crc == unit.crc) continue;
+    Deliver(file, slot, good, i, sink);
+    good = i + 1;
+    Damaged(file, unit.offset, unit.bytes,
+            absl::StrFormat("crc32c is %08x, the index records %08x", crc,
+                            unit.crc))
+        .IgnoreError();  // looked at through stopped()
+    if (stopped()) return;
+  }
+  Deliver(file, slot, good, slot.run->unit_end, sink);
+}
+
+// Takes what a slot's read has brought. The slot is free afterwards, or waits.
+void UnitReader::State::Finish(uint32_t file, Slot& slot, const Sink& sink,
+                               absl::Status* failed) {
+  const absl::Status status = slot.op->status;
+  slot.op.reset();
+  if (absl::IsUnavailable(status) && slot.tries < options.retry.tries) {
+    slot.retry_at = io->clock().Monotonic() +
+                    options.retry.first_wait * (1 << (slot.tries - 1));
+    return;
+  }
+  if (status.ok()) {
+    bytes_read += slot.run->bytes;
+    bytes_done += slot.run->bytes;
+    if (failed->ok() && !stopped()) CheckRun(file, slot, sink);
+  } else if (failed->ok()) {
+    *failed = status;
+  }
+  slot.run.reset();
+}
+
+Task<absl::Status> UnitReader::State::ReadRuns(uint32_t file,
+                                               const Sink& sink) {
+  while (slots.size() <
+         std::min<size_t>(options.reads_in_flight, runs.size())) {
+    slots.push_back({AlignedBuffer(options.read_bytes_max), {}, {}, 0, {}});
+  }
+  absl::Status failed;
+  const auto go_on = [&] { return failed.ok() && !stopped(); };
+  // A slot that waits to try again, and whose time has come.
+  const auto is_due = [&](const Slot& slot) {
+    return !go_on() || io->clock().Monotonic() >= slot.retry_at;
+  };
+  size_t next = 0;
+  while (true) {
+    size_t busy = 0;
+    for (Slot& slot : slots) {
+      if (slot.op && slot.op->done) Finish(file, slot, sink, &failed);
+      if (slot.run && !slot.op && !go_on()) slot.run.reset();
+      if (!slot.run && go_on() && next < runs.size()) {
+        slot.run = runs[next++];
+        slot.tries = 0;
+        slot.retry_at = absl::ZeroDuration();
+      }
+      if (slot.run && !slot.op && is_due(slot)) {
+        ++slot.tries;
+        slot.op = io->Read(file_id, slot.run->offset,
+                           slot.buffer.span().first(slot.run->bytes));
+      }
+      busy += slot.run.has_value();
+    }
+    if (busy == 0) break;
+    Until any([&] {
+      for (const Slot& slot : slots) {
+        if (slot.run && (slot.op ? slot.op->done : is_due(slot))) return true;
+      }
+      return false;
+    });
+    co_await any;
+  }
+  co_return failed;
+}
+
+Task<absl::Status> UnitReader::State::ReadFile(const FileWant& want,
+                                               const Sink& sink) {
+  const uint32_t file = want.file;
+  const ShardFile& expected = manifest->files[file];
+  const std::string path = PathOf(file);
+  uint64_t size = 0;
+  std::function<Io::Ref()> call = [this, &path] {
+    return io->Open(path, file_id);
+  };
+  const absl::Status opened = co_await Repeat(std::move(call), &size);
+  if (!opened.ok()) {
+    if (!IsDamage(opened)) co_return opened;
+    co_return Damaged(file, 0, 0, std::string(opened.message()));
+  }
+  absl::Status status;
+  const size_t damage_before = damage.size();
+  if (size != expected.bytes || size < 2 * kShardBlockBytes) {
+    status = Damaged(file, 0, 0,
+                     absl::StrFormat("has %d bytes, the manifest records %d",
+                                     size, expected.bytes));
+  } else {
+    status = co_await ReadFrame(file);
+    if (status.ok() && damage.size() == damage_before) {
+      status = co_await ReadIndex(file);
+    }
+    if (status.ok() && damage.size() == damage_before) {
+      status = PlanRuns(want);
+    }
+    if (status.ok() && damage.size() == damage_before) {
+      status = co_await ReadRuns(file, sink);
+    }
+  }
+  const Io::Ref closed = io->Close(file_id);
+  co_await UntilDone(closed);
+  if (!status.ok() && IsDamage(status) && !absl::IsDataLoss(status)) {
+    // A read that the storage refused: past the end of what is there.
+    status = Damaged(file, 0, 0, std::string(status.message()));
+  }
+  if (status.ok() && cancelled) status = absl::AbortedError("cancelled");
+  if (status.ok() && stopped()) {
+    status = absl::DataLossError(ToString(damage.front()));
+  }
+  co_return status;
+}
+
+UnitReader::UnitReader(Io* io, std::string dir, const Manifest* manifest,
+                       const UnitReaderOptions& options)
+    : state_(std::make_unique<State>(io, std::move(dir), manifest, options)) {}
+
+UnitReader::~UnitReader() = default;
+
+Task<absl::Status> UnitReader::Read(std::vector<FileWant> wants, Sink sink) {
+  State& state = *state_;
+  for (const FileWant& want : wants) {
+    const absl::Status status = co_await state.ReadFile(want, sink);
+    if (status.ok()) continue;
+    if (absl::IsDataLoss(status)) co_return status;
+    co_return absl::Status(
+        status.code(),
+        absl::StrFormat("reading %s: %s", state.PathOf(want.file),
+                        std::string(status.message())));
+  }
+  if (!state.damage.empty()) {
+    co_return absl::DataLossError(ToString(state.damage.front()));
+  }
+  co_return absl::OkStatus();
+}
+
+void UnitReader::Cancel() { state_->cancelled = true; }
+
+const std::vector<UnitDamage>& UnitReader::damage() const {
+  return state_->damage;
+}
+uint64_t UnitReader::bytes_done() const { return state_->bytes_done; }
+uint64_t UnitReader::bytes_total() const { return state_->bytes_total; }
+uint64_t UnitReader::bytes_read() const { return state_->bytes_read; }
+
+std::vector<FileWant> WantEverything(const Manifest& manifest) {
+  std::vector<FileWant> wants;
+  for (uint32_t file = 0; file < manifest.files.size(); ++file) {
+    FileWant want{file, {}, /*all_units=*/true};
+    for (const Chunk& chunk : manifest.files[file].chunks) {
+      want.ranges.push_back({chunk.offset, chunk.offset + chunk.bytes_stored});
+    }
+    wants.push_back(std::move(want));
+  }
+  return wants;
+}
+
+}  // namespace holdfast::ckpt

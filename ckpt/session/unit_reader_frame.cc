@@ -1,0 +1,136 @@
+// ckpt/session/unit_reader_frame.cc: is this file whole, and the one that the
+// manifest means? Header, footer and index.
+
+#include <algorithm>
+
+#include "absl/strings/str_format.h"
+#include "ckpt/format/checksum.h"
+#include "ckpt/session/unit_reader_state.h"
+
+namespace holdfast::ckpt {
+namespace {
+
+std::string IdentityText(const ShardIdentity& identity) {
+  return absl::StrFormat("file %d of %d of %s of run %s", identity.file,
+                         identity.file_count, ToString(identity.id),
+                         ToHex(identity.run_id));
+}
+
+}  // namespace
+
+// Header and footer: whole, and this file's.
+Task<absl::Status> UnitReader::State::ReadFrame(uint32_t file) {
+  const ShardFile& expected = manifest->files[file];
+  const auto header = frame.span().first(kShardBlockBytes);
+  const auto footer = frame.span().last(kShardBlockBytes);
+  const uint64_t footer_offset = expected.bytes - kShardBlockBytes;
+  const Io::Ref head = io->Read(file_id, 0, header);
+  const Io::Ref foot = io->Read(file_id, footer_offset, footer);
+  co_await UntilDone(head);
+  co_await UntilDone(foot);
+  absl::Status head_status = head->status;
+  absl::Status foot_status = foot->status;
+  if (absl::IsUnavailable(head_status)) {
+    std::function<Io::Ref()> again = [this, header] {
+      return io->Read(file_id, 0, header);
+    };
+    head_status = co_await Repeat(std::move(again), nullptr);
+  }
+  if (absl::IsUnavailable(foot_status)) {
+    std::function<Io::Ref()> again = [this, footer, footer_offset] {
+      return io->Read(file_id, footer_offset, footer);
+    };
+    foot_status = co_await Repeat(std::move(again), nullptr);
+  }
+  if (!head_status.ok()) co_return head_status;
+  if (!foot_status.ok()) co_return foot_status;
+  bytes_read += 2 * kShardBlockBytes;
+
+  const ShardIdentity identity = IdentityOf(file);
+  const auto found_head = DecodeShardHeader(header);
+  if (!found_head.ok()) {
+    co_return Damaged(
+        file, 0, 0,
+        absl::StrFormat("header: %s",
+                        std::string(found_head.status().message())));
+  }
+  if (*found_head != identity) {
+    co_return Damaged(
+        file, 0, 0,
+        absl::StrFormat("is %s, expected %s", IdentityText(*found_head),
+                        IdentityText(identity)));
+  }
+  const auto found_foot = DecodeShardFooter(footer);
+  if (!found_foot.ok()) {
+    co_return Damaged(
+        file, footer_offset, 0,
+        absl::StrFormat("footer: %s",
+                        std::string(found_foot.status().message())));
+  }
+  if (found_foot->identity != identity) {
+    co_return Damaged(file, footer_offset, 0,
+                      absl::StrFormat("footer says it is %s, expected %s",
+                                      IdentityText(found_foot->identity),
+                                      IdentityText(identity)));
+  }
+  index_offset = found_foot->index_offset;
+  if (found_foot->unit_count != expected.unit_count ||
+      found_foot->crc_index != expected.crc_index ||
+      index_offset + ShardIndexBytes(expected.unit_count) != footer_offset) {
+    co_return Damaged(
+        file, footer_offset, 0,
+        absl::StrFormat("footer records %d units, an index with crc32c %08x at "
+                        "%d; the manifest records %d units, %08x",
+                        found_foot->unit_count, found_foot->crc_index,
+                        index_offset, expected.unit_count, expected.crc_index));
+  }
+  co_return absl::OkStatus();
+}
+
+Task<absl::Status> UnitReader::State::ReadIndex(uint32_t file) {
+  const ShardFile& expected = manifest->files[file];
+  AlignedBuffer buffer(ShardIndexBytes(expected.unit_count));
+  units.clear();
+  if (buffer.size() > 0) {
+    const auto bytes = buffer.span();
+    std::function<Io::Ref()> call = [this, bytes] {
+      return io->Read(file_id, index_offset, bytes);
+    };
+    const absl::Status read = co_await Repeat(std::move(call), nullptr);
+    if (!read.ok()) co_return read;
+    bytes_read += bytes.size();
+  }
+  const uint32_t crc = Crc32c(buffer.span());
+  if (crc != expected.crc_index) {
+    co_return Damaged(file, index_offset, 0,
+                      absl::StrFormat("index has crc32c %08x, the manifest "
+                                      "records %08x",
+                                      crc, expected.crc_index));
+  }
+  auto decoded = DecodeShardIndex(buffer.span(), expected.unit_count);
+  if (!decoded.ok()) {
+    co_return Damaged(
+        file, index_offset, 0,
+        absl::StrFormat("index: %s", std::string(decoded.status().message())));
+  }
+  units = *std::move(decoded);
+  std::sort(units.begin(), units.end(),
+            [](const Unit& a, const Unit& b) { return a.offset < b.offset; });
+  uint64_t end = kShardBlockBytes;
+  for (const Unit& unit : units) {
+    if (unit.offset % kShardBlockBytes != 0 || unit.offset < end ||
+        unit.bytes == 0 || unit.bytes % kShardBlockBytes != 0 ||
+        unit.bytes > kUnitBytesMax || unit.offset > index_offset ||
+        unit.bytes > index_offset - unit.offset) {
+      co_return Damaged(
+          file, index_offset, 0,
+          absl::StrFormat("index: unit of %d bytes at %d does "
+                          "not fit into %d-%d",
+                          unit.bytes, unit.offset, end, index_offset));
+    }
+    end = unit.offset + unit.bytes;
+  }
+  co_return absl::OkStatus();
+}
+
+}  // namespace holdfast::ckpt

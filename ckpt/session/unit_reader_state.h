@@ -1,0 +1,109 @@
+// ckpt/session/unit_reader_state.h: the inside of UnitReader, for its two
+// files.
+
+#ifndef HOLDFAST_CKPT_SESSION_UNIT_READER_STATE_H_
+#define HOLDFAST_CKPT_SESSION_UNIT_READER_STATE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "ckpt/base/aligned_buffer.h"
+#include "ckpt/base/check.h"
+#include "ckpt/format/manifest.h"
+#include "ckpt/format/shard.h"
+#include "ckpt/session/io.h"
+#include "ckpt/session/unit_reader.h"
+
+namespace holdfast::ckpt {
+
+struct UnitReader::State {
+  // Neighbouring units that are read with one call.
+  struct Run {
+    size_t unit_first = 0;
+    size_t unit_end = 0;
+    uint64_t offset = 0;
+    uint64_t bytes = 0;
+  };
+
+  State(Io* io, std::string dir, const Manifest* manifest,
+        const UnitReaderOptions& options)
+      : io(io),
+        dir(std::move(dir)),
+        manifest(manifest),
+        options(options),
+        file_id(io->NewFileId()),
+        frame(2 * kShardBlockBytes) {
+    HF_CHECK(options.read_bytes_max >= kUnitBytesMax &&
+                 options.read_bytes_max % kShardBlockBytes == 0,
+             "reads of %d bytes cannot hold a unit", options.read_bytes_max);
+    HF_CHECK(options.reads_in_flight > 0, "no read may be in flight");
+  }
+
+  struct Slot {
+    AlignedBuffer buffer;
+    std::optional<Run> run;
+    Io::Ref op;
+    int tries = 0;
+    absl::Duration retry_at;
+  };
+
+  // --- One call with repetition; OK or what came last.
+  Task<absl::Status> Repeat(std::function<Io::Ref()> call, uint64_t* bytes);
+
+  // --- Steps of one file. Damage is noted, and the file left.
+  Task<absl::Status> ReadFile(const FileWant& want, const Sink& sink);
+  Task<absl::Status> ReadFrame(uint32_t file);
+  Task<absl::Status> ReadIndex(uint32_t file);
+  Task<absl::Status> ReadRuns(uint32_t file, const Sink& sink);
+
+  absl::Status PlanRuns(const FileWant& want);
+  void Finish(uint32_t file, Slot& slot, const Sink& sink,
+              absl::Status* failed);
+  void CheckRun(uint32_t file, const Slot& slot, const Sink& sink);
+  void Deliver(uint32_t file, const Slot& slot, size_t first, size_t end,
+               const Sink& sink);
+  // Notes the damage; the status that ends the reading, or OK to go on.
+  absl::Status Damaged(uint32_t file, uint64_t offset, uint64_t bytes,
+                       std::string what);
+
+  std::string PathOf(uint32_t file) const {
+    const std::string& name = manifest->files[file].name;
+    return dir == "." ? name : dir + "/" + name;
+  }
+  ShardIdentity IdentityOf(uint32_t file) const {
+    return {manifest->run_id, manifest->id, file,
+            static_cast<uint32_t>(manifest->files.size())};
+  }
+  bool stopped() const {
+    return cancelled || (!options.read_past_damage && !damage.empty());
+  }
+
+  Io* const io;
+  const std::string dir;
+  const Manifest* const manifest;
+  const UnitReaderOptions options;
+  const FileId file_id;  // one file is open at a time
+  AlignedBuffer frame;   // header and footer
+  std::vector<Slot> slots;
+
+  std::vector<Unit> units;  // of the open file, by offset
+  std::vector<Run> runs;
+  uint64_t index_offset = 0;
+
+  bool cancelled = false;
+  std::vector<UnitDamage> damage;
+  uint64_t bytes_done = 0;
+  uint64_t bytes_total = 0;
+  uint64_t bytes_read = 0;
+};
+
+}  // namespace holdfast::ckpt
+
+#endif  // HOLDFAST_CKPT_SESSION_UNIT_READER_STATE_H_
