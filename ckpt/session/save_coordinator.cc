@@ -16,7 +16,6 @@
 namespace holdfast::ckpt {
 namespace {
 
-constexpr char kCheckpointsDir[] = "checkpoints";
 constexpr size_t kRanksNamedMax = 8;
 
 std::string Text(const absl::Status& status) {
