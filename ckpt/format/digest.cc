@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "ckpt/base/check.h"
 #include "ckpt/format/digest_segments.h"
+#include "ckpt/format/mix.h"
 #include "ckpt/layout/tensor.h"
 
 namespace holdfast::ckpt {
@@ -93,14 +94,14 @@ absl::StatusOr<Digest128> ParseDigest(std::string_view hex) {
 Digest128 DigestBytes(std::string_view bytes) {
   // Eight bytes at a time, the last word filled up with zeros; the length tells
   // the fill from zeros that belong.
-  Digest128 state{DigestMix(bytes.size() + kDigestGolden),
-                  DigestMix(bytes.size() + 2 * kDigestGolden)};
+  Digest128 state{Mix64(bytes.size() + kGolden64),
+                  Mix64(bytes.size() + 2 * kGolden64)};
   for (size_t at = 0; at < bytes.size(); at += 8) {
     uint64_t word = 0;
     std::memcpy(&word, bytes.data() + at,
                 std::min<size_t>(8, bytes.size() - at));
-    state.low = DigestMix((state.low ^ word) + kDigestGolden);
-    state.high = DigestMix((state.high ^ word) + 2 * kDigestGolden);
+    state.low = Mix64((state.low ^ word) + kGolden64);
+    state.high = Mix64((state.high ^ word) + 2 * kGolden64);
   }
   return state;
 }

@@ -8,6 +8,7 @@
 #include <bit>
 
 #include "ckpt/base/check.h"
+#include "ckpt/format/mix.h"
 
 namespace holdfast::ckpt {
 namespace {
@@ -23,9 +24,9 @@ struct alignas(64) Table {
 constexpr Table MakeTable() {
   Table table;
   for (uint64_t j = 0; j < kSegmentElements; ++j) {
-    table.low[j] = static_cast<uint32_t>(DigestMix(j + 1) >> 32) | 1;
+    table.low[j] = static_cast<uint32_t>(Mix64(j + 1) >> 32) | 1;
     table.high[j] =
-        static_cast<uint32_t>(DigestMix(j + 1 + kSegmentElements) >> 32) | 1;
+        static_cast<uint32_t>(Mix64(j + 1 + kSegmentElements) >> 32) | 1;
   }
   return table;
 }
@@ -34,7 +35,7 @@ constexpr Table kTable = MakeTable();
 
 // K of segment `index` in the lane whose key is `key`.
 inline uint64_t SegmentKey(uint64_t key, uint64_t index) {
-  return DigestMix(key + (index + 1) * kDigestGolden) | 1;
+  return Mix64(key + (index + 1) * kGolden64) | 1;
 }
 
 // Elements as words that may lie at any address.

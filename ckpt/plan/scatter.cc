@@ -1,0 +1,120 @@
+// ckpt/plan/scatter.cc: which steps meet a range of a file, and their copies.
+
+#include "ckpt/plan/scatter.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "ckpt/base/check.h"
+
+namespace holdfast::ckpt {
+namespace {
+
+uint64_t EndInFile(const ReadStep& step) {
+  return step.file_offset + (step.rows - 1) * step.file_stride + step.row_bytes;
+}
+
+}  // namespace
+
+Scatter::Scatter(const LoadPlan& plan) : steps_(plan.steps) {
+  end_so_far_.reserve(steps_.size());
+  for (const ReadStep& step : steps_) {
+    uint64_t end = EndInFile(step);
+    if (files_.empty() || files_.back() != step.file) {
+      files_.push_back(step.file);
+    } else {
+      end = std::max(end, end_so_far_.back());
+    }
+    end_so_far_.push_back(end);
+  }
+}
+
+template <typename Visit>
+void Scatter::EachMeeting(uint32_t file, uint64_t begin, uint64_t end,
+                          Visit visit) const {
+  // Steps are sorted by their start, so those that start before `end` come
+  // first; going back from there, none is left once all ends lie before
+  // `begin`.
+  const auto stop = std::partition_point(
+      steps_.begin(), steps_.end(), [&](const ReadStep& step) {
+        return step.file < file ||
+               (step.file == file && step.file_offset < end);
+      });
+  for (size_t i = stop - steps_.begin(); i-- > 0;) {
+    const ReadStep& step = steps_[i];
+    if (step.file != file || end_so_far_[i] <= begin) return;
+    if (EndInFile(step) <= begin) continue;
+    uint64_t first = 0;
+    uint64_t last = 0;
+    if (step.rows > 1) {
+      // The first row that ends after `begin`, and the last that starts before
+      // `end`.
+      const uint64_t row_end = step.file_offset + step.row_bytes;
+      if (row_end <= begin) first = (begin - row_end) / step.file_stride + 1;
+      last = std::min(step.rows - 1,
+                      (end - 1 - step.file_offset) / step.file_stride);
+    }
+    if (first <= last && !visit(step, first, last + 1)) return;
+  }
+}
+
+std::vector<UnitRead> Scatter::UnitsToRead(uint32_t file,
+                                           std::span<const Unit> units,
+                                           uint64_t bytes_max) const {
+  std::vector<UnitRead> reads;
+  for (uint32_t i = 0; i < units.size(); ++i) {
+    const Unit& unit = units[i];
+    bool is_needed = false;
+    EachMeeting(file, unit.offset, unit.offset + unit.bytes,
+                [&](const ReadStep&, uint64_t, uint64_t) {
+                  is_needed = true;
+                  return false;
+                });
+    if (!is_needed) continue;
+    if (!reads.empty()) {
+      UnitRead& last = reads.back();
+      if (last.offset + last.bytes == unit.offset &&
+          last.bytes + unit.bytes <= bytes_max) {
+        last.bytes += unit.bytes;
+        ++last.unit_count;
+        continue;
+      }
+    }
+    reads.push_back({.offset = unit.offset,
+                     .bytes = unit.bytes,
+                     .first_unit = i,
+                     .unit_count = 1});
+  }
+  return reads;
+}
+
+uint64_t Scatter::ScatterBytes(
+    uint32_t file, uint64_t offset, std::span<const std::byte> bytes,
+    std::span<const std::span<std::byte>> regions) const {
+  uint64_t copied = 0;
+  const uint64_t end = offset + bytes.size();
+  EachMeeting(
+      file, offset, end,
+      [&](const ReadStep& step, uint64_t first_row, uint64_t end_row) {
+        HF_CHECK(step.region < regions.size() &&
+                     step.region_offset + (step.rows - 1) * step.region_stride +
+                             step.row_bytes <=
+                         regions[step.region].size(),
+                 "a step into region %d of %d, offset %d", step.region,
+                 regions.size(), step.region_offset);
+        std::byte* const region =
+            regions[step.region].data() + step.region_offset;
+        for (uint64_t row = first_row; row < end_row; ++row) {
+          const uint64_t row_begin = step.file_offset + row * step.file_stride;
+          const uint64_t from = std::max(row_begin, offset);
+          const uint64_t to = std::min(row_begin + step.row_bytes, end);
+          std::memcpy(region + row * step.region_stride + (from - row_begin),
+                      bytes.data() + (from - offset), to - from);
+          copied += to - from;
+        }
+        return true;
+      });
+  return copied;
+}
+
+}  // namespace holdfast::ckpt

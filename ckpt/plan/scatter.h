@@ -1,0 +1,70 @@
+// ckpt/plan/scatter.h: from a load plan to reads of whole units, and from the
+// bytes of a read to their places in memory.
+//
+// Pure, and without a copy of anything: what a Scatter knows beside the plan is
+// two numbers a step. Any thread; const calls may run side by side as long as
+// they scatter different bytes.
+
+#ifndef HOLDFAST_CKPT_PLAN_SCATTER_H_
+#define HOLDFAST_CKPT_PLAN_SCATTER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "ckpt/format/shard.h"
+#include "ckpt/plan/load_plan.h"
+
+namespace holdfast::ckpt {
+
+// Units [first_unit, first_unit + unit_count) of a file's index, which lie one
+// after the other in bytes [offset, offset + bytes).
+struct UnitRead {
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+  uint32_t first_unit = 0;
+  uint32_t unit_count = 0;
+  friend bool operator==(const UnitRead&, const UnitRead&) = default;
+};
+
+class Scatter {
+ public:
+  // `plan` outlives this and does not change.
+  explicit Scatter(const LoadPlan& plan);
+
+  // The files that any step reads, in order.
+  const std::vector<uint32_t>& files() const { return files_; }
+
+  // The units of `file` that any step needs a byte of, in file order;
+  // neighbours are joined into reads of at most `bytes_max` (one unit is never
+  // cut). `units` is the file's index: sorted, apart. Costs a binary search and
+  // the steps it meets for each unit.
+  std::vector<UnitRead> UnitsToRead(uint32_t file, std::span<const Unit> units,
+                                    uint64_t bytes_max) const;
+
+  // `bytes` are those of `file` from `offset` on. Copies what any step wants of
+  // them into `regions`, by number; returns how many bytes that were. After
+  // every byte of UnitsToRead has passed, the returned numbers add up to
+  // `plan.bytes_wanted`.
+  uint64_t ScatterBytes(uint32_t file, uint64_t offset,
+                        std::span<const std::byte> bytes,
+                        std::span<const std::span<std::byte>> regions) const;
+
+ private:
+  // Calls visit(step, first_row, end_row) for the rows of steps that have bytes
+  // in [begin, end) of `file`, until it returns false.
+  template <typename Visit>
+  void EachMeeting(uint32_t file, uint64_t begin, uint64_t end,
+                   Visit visit) const;
+
+  std::span<const ReadStep> steps_;
+  // By step: the largest end, in the file, of it and of the steps of the same
+  // file before it.
+  std::vector<uint64_t> end_so_far_;
+  std::vector<uint32_t> files_;
+};
+
+}  // namespace holdfast::ckpt
+
+#endif  // HOLDFAST_CKPT_PLAN_SCATTER_H_

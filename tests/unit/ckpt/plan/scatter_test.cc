@@ -1,0 +1,132 @@
+#include "ckpt/plan/scatter.h"
+
+#include "ckpt/base/philox.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/ckpt/plan/memory_job.h"
+
+namespace holdfast::ckpt {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+std::vector<Unit> UnitsOf(std::vector<uint32_t> blocks) {
+  std::vector<Unit> units;
+  uint64_t offset = 4096;
+  for (const uint32_t n : blocks) {
+    units.push_back({.offset = offset, .bytes = n * 4096});
+    offset += n * 4096;
+  }
+  return units;
+}
+
+TEST(ScatterTest, ReadsTheUnitsThatAStepTouchesAndJoinsNeighbours) {
+  LoadPlan plan;
+  plan.steps = {{.file = 2, .file_offset = 8190, .row_bytes = 4},
+                {.file = 2, .file_offset = 20480, .row_bytes = 4097},
+                {.file = 5, .file_offset = 4096, .row_bytes = 1}};
+  const Scatter scatter(plan);
+  EXPECT_THAT(scatter.files(), ElementsAre(2, 5));
+  const std::vector<Unit> units = UnitsOf({1, 1, 2, 1, 1, 1});
+  EXPECT_THAT(
+      scatter.UnitsToRead(2, units, 1 << 20),
+      ElementsAre(
+          UnitRead{
+              .offset = 4096, .bytes = 8192, .first_unit = 0, .unit_count = 2},
+          UnitRead{.offset = 20480,
+                   .bytes = 8192,
+                   .first_unit = 3,
+                   .unit_count = 2}));
+  EXPECT_THAT(
+      scatter.UnitsToRead(2, units, 4096),
+      ElementsAre(UnitRead{4096, 4096, 0, 1}, UnitRead{8192, 4096, 1, 1},
+                  UnitRead{20480, 4096, 3, 1}, UnitRead{24576, 4096, 4, 1}));
+  EXPECT_THAT(scatter.UnitsToRead(3, units, 4096), IsEmpty());
+}
+
+TEST(ScatterTest, UnitsBetweenTheRowsOfAStepAreNotRead) {
+  LoadPlan plan;
+  // Rows at 4096, 16384, 28672 and 40960.
+  plan.steps = {{.file_offset = 4096,
+                 .file_stride = 12288,
+                 .region_stride = 100,
+                 .row_bytes = 100,
+                 .rows = 4}};
+  const Scatter scatter(plan);
+  std::vector<uint32_t> read;
+  for (const UnitRead& r :
+       scatter.UnitsToRead(0, UnitsOf({1, 1, 1, 1, 1, 1, 1, 1, 1, 1}), 4096)) {
+    read.push_back(r.first_unit);
+  }
+  EXPECT_THAT(read, ElementsAre(0, 3, 6, 9));
+}
+
+TEST(ScatterTest, ALongStepIsFoundBehindShortOnes) {
+  LoadPlan plan;
+  plan.steps = {{.file_offset = 4096, .row_bytes = 40000},
+                {.file_offset = 4097, .region_offset = 50000, .row_bytes = 1},
+                {.file_offset = 4098, .region_offset = 50001, .row_bytes = 1}};
+  std::vector<std::byte> memory(60000);
+  std::vector<std::span<std::byte>> regions = {memory};
+  const std::vector<std::byte> bytes(100, std::byte{9});
+  EXPECT_EQ(Scatter(plan).ScatterBytes(0, 30000, bytes, regions), 100u);
+  EXPECT_EQ(memory[30000 - 4096], std::byte{9});
+  EXPECT_EQ(Scatter(plan).ScatterBytes(0, 44096, bytes, regions), 0u);
+  EXPECT_EQ(Scatter(plan).ScatterBytes(1, 30000, bytes, regions), 0u);
+}
+
+TEST(ScatterTest, AnyCutOfAFileIntoReadsCopiesTheSameBytes) {
+  LoadPlan plan;
+  plan.steps = {{.file_offset = 4096,
+                 .file_stride = 70,
+                 .region_offset = 0,
+                 .region_stride = 30,
+                 .row_bytes = 30,
+                 .rows = 20},
+                {.file_offset = 4126,
+                 .file_stride = 70,
+                 .region = 1,
+                 .region_offset = 5,
+                 .region_stride = 40,
+                 .row_bytes = 40,
+                 .rows = 20},
+                {.file_offset = 5600,
+                 .region = 0,
+                 .region_offset = 700,
+                 .row_bytes = 333}};
+  std::vector<std::byte> file(8192);
+  for (size_t i = 0; i < file.size(); ++i) {
+    file[i] = std::byte(Philox64(1, 2, i) | 1);
+  }
+  std::vector<Bytes> expected = {Bytes(1100), Bytes(900)};
+  uint64_t wanted = 0;
+  for (const ReadStep& step : plan.steps) {
+    for (uint64_t row = 0; row < step.rows; ++row) {
+      std::copy_n(file.begin() + step.file_offset + row * step.file_stride,
+                  step.row_bytes,
+                  expected[step.region].begin() + step.region_offset +
+                      row * step.region_stride);
+      wanted += step.row_bytes;
+    }
+  }
+  const Scatter scatter(plan);
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    std::vector<Bytes> memory = {Bytes(1100), Bytes(900)};
+    std::vector<std::span<std::byte>> regions(memory.begin(), memory.end());
+    uint64_t copied = 0;
+    uint64_t draw = 0;
+    for (uint64_t at = 0; at < file.size();) {
+      const uint64_t size = std::min<uint64_t>(
+          file.size() - at, 1 + Philox64(seed, 3, draw++) % (1 + seed * 9));
+      copied += scatter.ScatterBytes(0, at, std::span(file).subspan(at, size),
+                                     regions);
+      at += size;
+    }
+    ASSERT_EQ(copied, wanted) << "seed " << seed;
+    ASSERT_EQ(memory, expected) << "seed " << seed;
+  }
+}
+
+}  // namespace
+}  // namespace holdfast::ckpt
