@@ -89,7 +89,15 @@ void NoteProof(Catalog& catalog) {
       catalog.committed_proof = std::move(proof);
     }
   };
-  if (!catalog.seal) return;
+  if (!catalog.seal) {
+    // Nobody commits before he has sealed.
+    for (const CatalogEntry& entry : catalog.entries) {
+      if (entry.state == EntryState::kAttempt) continue;
+      prove(absl::StrFormat("%s is there, though no owner has sealed the run",
+                            entry.dir));
+    }
+    return;
+  }
   const std::string seal = SealName(catalog.seal->incarnation);
   if (catalog.seal->head) {
     prove(absl::StrFormat("%s starts from %s", seal,
