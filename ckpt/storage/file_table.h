@@ -25,10 +25,11 @@ struct OpenFile {
   Fd fd;
   std::string path;  // Whole, for messages.
   bool writable = false;
-  uint64_t size = 0;         // On disk; for a writable file, as reserved.
-  uint64_t written_end = 0;  // End of the furthest answered Write.
-  uint32_t in_flight = 0;    // Writes, Reads and Syncs under way.
-  absl::Status poisoned;     // The first error of Write or Sync.
+  uint64_t size = 0;              // On disk; for a writable file, as reserved.
+  uint64_t written_end = 0;       // End of the furthest answered Write.
+  uint32_t in_flight = 0;         // Writes, Reads and Syncs under way...
+  uint32_t writes_in_flight = 0;  // ...and the Writes among them.
+  absl::Status poisoned;          // The first error of Write or Sync.
 };
 
 class FileTable {
@@ -36,6 +37,7 @@ class FileTable {
   explicit FileTable(size_t files_max) : files_(files_max) {}
 
   bool full() const { return count_ == files_.size(); }
+  size_t size() const { return files_.size(); }
 
   // CHECK-fails when `id` is taken or the table full().
   OpenFile& Add(FileId id) {

@@ -14,47 +14,24 @@
 #include "absl/strings/str_format.h"
 #include "ckpt/base/check.h"
 #include "ckpt/base/status_macros.h"
-#include "ckpt/storage/answers.h"
 #include "ckpt/storage/errno_status.h"
 #include "ckpt/storage/file_table.h"
 #include "ckpt/storage/names.h"
 #include "ckpt/storage/posix_tree.h"
+#include "ckpt/storage/tree_storage.h"
 
 namespace holdfast::ckpt {
 namespace {
 
-class PosixStorage final : public Storage {
+class PosixStorage final : public TreeStorage {
  public:
   PosixStorage(PosixTree tree, const PosixOptions& options)
-      : tree_(std::move(tree)),
-        answers_(options.queue_depth),
-        files_(options.files_max),
-        files_max_(options.files_max) {
+      : TreeStorage(std::move(tree), options.queue_depth, options.files_max,
+                    /*open_flags=*/0) {
     traits_.name = "posix";
   }
 
-  const StorageTraits& traits() const override { return traits_; }
-  size_t queue_depth() const override { return answers_.queue_depth(); }
   void RegisterBuffers(std::span<const std::span<std::byte>>) override {}
-
-  void Create(std::string_view name, FileId file, uint64_t size_expected,
-              OpTag tag) override {
-    CheckName(name);
-    answers_.Begin();
-    if (files_.full()) {
-      answers_.Finish(tag, TooManyFiles(files_max_, tree_.PathOf(name)));
-      return;
-    }
-    absl::StatusOr<Fd> fd = tree_.CreateFile(name, size_expected, 0);
-    if (fd.ok()) {
-      OpenFile& slot = files_.Add(file);
-      slot.fd = *std::move(fd);
-      slot.path = tree_.PathOf(name);
-      slot.writable = true;
-      slot.size = size_expected;
-    }
-    answers_.Finish(tag, fd.status());
-  }
 
   void Write(FileId file, uint64_t offset, std::span<const std::byte> data,
              OpTag tag) override {
@@ -87,33 +64,6 @@ class PosixStorage final : public Storage {
     answers_.Finish(tag, slot.poisoned);
   }
 
-  void Close(FileId file, OpTag tag) override {
-    answers_.Begin();
-    OpenFile& slot = files_.Get(file);
-    absl::Status status;
-    if (!slot.poisoned.ok()) status = PoisonedStatus(slot, "close");
-    files_.Release(slot);
-    answers_.Finish(tag, std::move(status));
-  }
-
-  void Open(std::string_view name, FileId file, OpTag tag) override {
-    CheckName(name);
-    answers_.Begin();
-    if (files_.full()) {
-      answers_.Finish(tag, TooManyFiles(files_max_, tree_.PathOf(name)));
-      return;
-    }
-    absl::StatusOr<PosixTree::Opened> opened = tree_.OpenFile(name, 0);
-    uint64_t size = 0;
-    if (opened.ok()) {
-      OpenFile& slot = files_.Add(file);
-      slot.fd = std::move(opened->fd);
-      slot.path = tree_.PathOf(name);
-      slot.size = size = opened->size;
-    }
-    answers_.Finish(tag, opened.status(), size);
-  }
-
   void Read(FileId file, uint64_t offset, std::span<std::byte> out,
             OpTag tag) override {
     CheckAligned(out.data(), offset, out.size());
@@ -125,52 +75,6 @@ class PosixStorage final : public Storage {
     if (status.ok()) std::memset(out.data() + real, 0, out.size() - real);
     const bool ok = status.ok();
     answers_.Finish(tag, std::move(status), ok ? real : 0);
-  }
-
-  void MakeDir(std::string_view name, OpTag tag) override {
-    CheckName(name);
-    answers_.Begin();
-    answers_.Finish(tag, tree_.MakeDir(name));
-  }
-
-  void SyncDir(std::string_view name, OpTag tag) override {
-    CheckDirName(name);
-    answers_.Begin();
-    answers_.Finish(tag, tree_.SyncDir(name));
-  }
-
-  void Rename(std::string_view from, std::string_view to, OpTag tag) override {
-    CheckName(from);
-    CheckName(to);
-    answers_.Begin();
-    answers_.Finish(tag, tree_.Rename(from, to));
-  }
-
-  void List(std::string_view dir, std::vector<DirEntry>* entries,
-            OpTag tag) override {
-    CheckDirName(dir);
-    answers_.Begin();
-    answers_.Finish(tag, tree_.List(dir, entries));
-  }
-
-  void Remove(std::string_view name, OpTag tag) override {
-    CheckName(name);
-    answers_.Begin();
-    answers_.Finish(tag, tree_.Remove(name));
-  }
-
-  void PutIfAbsent(std::string_view name, std::span<const std::byte> contents,
-                   OpTag tag) override {
-    CheckName(name);
-    answers_.Begin();
-    answers_.Finish(tag, tree_.PutIfAbsent(name, contents));
-  }
-
-  void Get(std::string_view name, uint64_t size_max,
-           std::vector<std::byte>* contents, OpTag tag) override {
-    CheckName(name);
-    answers_.Begin();
-    answers_.Finish(tag, tree_.Get(name, size_max, contents));
   }
 
   size_t Poll(std::span<Completion> out) override { return answers_.Poll(out); }
@@ -222,12 +126,6 @@ class PosixStorage final : public Storage {
     if (result != 0) return ErrnoStatus(errno, "sync", file.path);
     return absl::OkStatus();
   }
-
-  PosixTree tree_;
-  StorageTraits traits_;
-  Answers answers_;
-  FileTable files_;
-  size_t files_max_;
 };
 
 }  // namespace
