@@ -74,6 +74,8 @@ class SimDisk {
   void Kill(int process);
   void Inject(SimFault fault) { faults_.Inject(std::move(fault)); }
   void ClearFaults() { faults_.ClearFaults(); }
+  // Another capacity from now on; see SimDiskOptions.
+  void LimitSpace(uint64_t bytes) { options_.capacity_bytes = bytes; }
 
   // Cuts the power, unless it is off already, decides what survived, and
   // switches on again. Every SimStorage made before is dead. Other values of

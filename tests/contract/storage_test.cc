@@ -1,0 +1,581 @@
+// tests/contract/storage_test.cc: the sentences of ckpt/storage/storage.h,
+// asked of every backend. What a power cut may take is asked of the simulated
+// disk in tests/sim/sim_storage_test.cc; real disks cannot be asked here.
+
+#include "ckpt/storage/storage.h"
+
+#include <chrono>
+#include <cstring>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "ckpt/base/aligned_buffer.h"
+#include "ckpt/storage/blocking.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/storage_world.h"
+
+namespace holdfast::tests {
+namespace {
+
+using ckpt::AlignedBuffer;
+using ckpt::Blocking;
+using ckpt::Completion;
+using ckpt::DirEntry;
+using ckpt::FileId;
+using ckpt::OpTag;
+using ckpt::Storage;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr FileId kFile{1};
+constexpr FileId kOther{2};
+constexpr size_t kBlock = ckpt::kStorageAlignment;
+
+MATCHER(IsOk, "is OK") {
+  *result_listener << arg;
+  return arg.ok();
+}
+MATCHER_P(Fails, code, "") {
+  *result_listener << arg;
+  return arg.code() == code;
+}
+constexpr auto kAlreadyExists = absl::StatusCode::kAlreadyExists;
+constexpr auto kNotFound = absl::StatusCode::kNotFound;
+constexpr auto kWrongKind = absl::StatusCode::kFailedPrecondition;
+constexpr auto kNoSpace = absl::StatusCode::kResourceExhausted;
+constexpr auto kPastEnd = absl::StatusCode::kOutOfRange;
+
+std::vector<std::byte> Bytes(std::string_view text) {
+  const auto* const data = reinterpret_cast<const std::byte*>(text.data());
+  return {data, data + text.size()};
+}
+std::string Text(const std::vector<std::byte>& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// Bytes that differ from place to place, so that misplaced ones show.
+AlignedBuffer Pattern(size_t size, uint64_t seed) {
+  AlignedBuffer buffer(size);
+  for (size_t i = 0; i < size; ++i) {
+    buffer.data()[i] = static_cast<std::byte>((seed + i) * 2654435761u >> 11);
+  }
+  return buffer;
+}
+
+bool SameBytes(std::span<const std::byte> a, std::span<const std::byte> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
+class StorageTest : public ::testing::TestWithParam<NamedWorld> {
+ protected:
+  void SetUp() override {
+    world_ = GetParam().make();
+    if (const std::string why = world_->WhyNot(); !why.empty()) {
+      GTEST_SKIP() << why;
+    }
+    storage_ = world_->Start();
+    io_ = std::make_unique<Blocking>(*storage_);
+  }
+
+  bool has_directories() const { return storage_->traits().has_directories; }
+
+  // A file of these bytes, closed, its data safe.
+  void WriteFile(std::string_view name, std::span<const std::byte> data) {
+    ASSERT_THAT(io_->Create(name, kFile, data.size()), IsOk());
+    ASSERT_THAT(io_->Write(kFile, 0, data), IsOk());
+    ASSERT_THAT(io_->Sync(kFile), IsOk());
+    ASSERT_THAT(io_->Close(kFile), IsOk());
+  }
+
+  // Polls until `count` calls are answered; statuses by tag.
+  static std::map<uint64_t, absl::Status> Answers(Storage& storage,
+                                                  size_t count,
+                                                  size_t at_once = 5) {
+    std::map<uint64_t, absl::Status> statuses;
+    std::vector<Completion> answers(at_once);
+    while (statuses.size() < count) {
+      const size_t polled = storage.Poll(answers);
+      EXPECT_LE(polled, at_once);
+      for (size_t i = 0; i < polled; ++i) {
+        const bool is_new = statuses
+                                .insert({static_cast<uint64_t>(answers[i].tag),
+                                         answers[i].status})
+                                .second;
+        EXPECT_TRUE(is_new) << "answered twice";
+      }
+      if (polled == 0) storage.WaitForCompletion(10);
+    }
+    return statuses;
+  }
+
+  std::unique_ptr<StorageWorld> world_;
+  std::unique_ptr<Storage> storage_;
+  std::unique_ptr<Blocking> io_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Backends, StorageTest,
+                         ::testing::ValuesIn(AllStorageWorlds()),
+                         [](const auto& info) { return info.param.name; });
+
+// --- Writing a shard ---------------------------------------------------------
+
+TEST_P(StorageTest, OneOfTwoStoragesCreatesAName) {
+  const std::unique_ptr<Storage> other = world_->Start();
+  for (int i = 0; i < 20; ++i) {
+    const std::string name = "f" + std::to_string(i);
+    storage_->Create(name, FileId(i), 0, OpTag{1});
+    other->Create(name, FileId(i), 0, OpTag{1});
+    const absl::Status a = Answers(*storage_, 1)[1];
+    const absl::Status b = Answers(*other, 1)[1];
+    EXPECT_NE(a.ok(), b.ok());
+    EXPECT_THAT(a.ok() ? b : a, Fails(kAlreadyExists));
+  }
+}
+
+TEST_P(StorageTest, CreateRefusesAnyNameThatIsTaken) {
+  world_->PlantSymlink("link");
+  EXPECT_THAT(io_->Create("link", kFile), Fails(kAlreadyExists));
+  if (has_directories()) {
+    ASSERT_THAT(io_->MakeDir("d"), IsOk());
+    EXPECT_THAT(io_->Create("d", kFile), Fails(kAlreadyExists));
+    EXPECT_THAT(io_->Create("nowhere/f", kFile), Fails(kNotFound));
+    ASSERT_THAT(io_->PutIfAbsent("f", Bytes("x")), IsOk());
+    EXPECT_THAT(io_->Create("f/g", kFile), Fails(kWrongKind));
+  }
+  // The id of a failed Create is free.
+  EXPECT_THAT(io_->Create("free", kFile), IsOk());
+}
+
+TEST_P(StorageTest, WhatIsWrittenInAnyOrderIsReadByAnother) {
+  const size_t pieces = 16;
+  const size_t size = 3 * kBlock;
+  const AlignedBuffer data = Pattern(pieces * size, 7);
+  ASSERT_THAT(io_->Create("f", kFile, data.size()), IsOk());
+  for (size_t i = 0; i < pieces; ++i) {
+    const size_t at = i * 7 % pieces * size;
+    storage_->Write(kFile, at, data.span().subspan(at, size), OpTag{i});
+  }
+  for (const auto& [tag, status] : Answers(*storage_, pieces)) {
+    EXPECT_THAT(status, IsOk());
+  }
+  ASSERT_THAT(io_->Sync(kFile), IsOk());
+  ASSERT_THAT(io_->Close(kFile), IsOk());
+
+  const std::unique_ptr<Storage> other = world_->Start();
+  Blocking reader(*other);
+  ASSERT_EQ(*reader.Open("f", kFile), data.size());
+  AlignedBuffer out(data.size());
+  for (size_t i = 0; i < pieces; ++i) {
+    other->Read(kFile, i * size, out.span().subspan(i * size, size), OpTag{i});
+  }
+  for (const auto& [tag, status] : Answers(*other, pieces)) {
+    EXPECT_THAT(status, IsOk());
+  }
+  EXPECT_TRUE(SameBytes(out.span(), data.span()));
+  EXPECT_THAT(reader.Close(kFile), IsOk());
+}
+
+TEST_P(StorageTest, AfterSyncAFileEndsWhereItsFurthestWriteDid) {
+  const AlignedBuffer data = Pattern(kBlock, 1);
+  // Reserved more than it needs.
+  ASSERT_THAT(io_->Create("long", kFile, 100 * kBlock), IsOk());
+  ASSERT_THAT(io_->Write(kFile, 4 * kBlock, data.span()), IsOk());
+  ASSERT_THAT(io_->Sync(kFile), IsOk());
+  EXPECT_EQ(*io_->Open("long", kOther), 5 * kBlock);
+  ASSERT_THAT(io_->Close(kOther), IsOk());
+  // Written to again.
+  ASSERT_THAT(io_->Write(kFile, 8 * kBlock, data.span()), IsOk());
+  ASSERT_THAT(io_->Sync(kFile), IsOk());
+  ASSERT_THAT(io_->Close(kFile), IsOk());
+  // Reserved less.
+  ASSERT_THAT(io_->Create("short", kFile, kBlock), IsOk());
+  ASSERT_THAT(io_->Write(kFile, 2 * kBlock, data.span()), IsOk());
+  ASSERT_THAT(io_->Sync(kFile), IsOk());
+  ASSERT_THAT(io_->Close(kFile), IsOk());
+
+  EXPECT_EQ(*io_->Open("long", kFile), 9 * kBlock);
+  EXPECT_EQ(*io_->Open("short", kOther), 3 * kBlock);
+  AlignedBuffer out(9 * kBlock);
+  ASSERT_EQ(*io_->Read(kFile, 0, out.span()), 9 * kBlock);
+  // Nobody wrote the holes.
+  EXPECT_TRUE(
+      SameBytes(out.span().first(kBlock), AlignedBuffer(kBlock).span()));
+  EXPECT_TRUE(SameBytes(out.span().subspan(4 * kBlock, kBlock), data.span()));
+  EXPECT_TRUE(SameBytes(out.span().subspan(8 * kBlock, kBlock), data.span()));
+}
+
+TEST_P(StorageTest, AnEmptyFileCanBeSynced) {
+  ASSERT_THAT(io_->Create("f", kFile, 10 * kBlock), IsOk());
+  EXPECT_THAT(io_->Sync(kFile), IsOk());
+  EXPECT_THAT(io_->Close(kFile), IsOk());
+  EXPECT_EQ(*io_->Open("f", kFile), 0);
+}
+
+TEST_P(StorageTest, SyncWhileWritesAreUnansweredIsAnsweredToo) {
+  const AlignedBuffer data = Pattern(16 * kBlock, 3);
+  ASSERT_THAT(io_->Create("f", kFile, data.size()), IsOk());
+  for (uint64_t i = 0; i < 16; ++i) {
+    storage_->Write(kFile, i * kBlock, data.span().subspan(i * kBlock, kBlock),
+                    OpTag{i});
+    if (i % 4 == 3) storage_->Sync(kFile, OpTag{100 + i});
+  }
+  for (const auto& [tag, status] : Answers(*storage_, 20)) {
+    EXPECT_THAT(status, IsOk()) << tag;
+  }
+  EXPECT_THAT(io_->Close(kFile), IsOk());
+}
+
+TEST_P(StorageTest, AFailedWritePoisonsTheFileAndOnlyTheFile) {
+  const AlignedBuffer data = Pattern(8 * kBlock, 5);
+  ASSERT_THAT(io_->Create("f", kFile), IsOk());
+  ASSERT_THAT(io_->Write(kFile, 0, data.span().first(kBlock)), IsOk());
+  world_->LimitFileSize(4 * kBlock);
+  EXPECT_THAT(io_->Write(kFile, kBlock, data.span()), Fails(kNoSpace));
+  world_->Unlimit();
+  // The trouble is over, the file is not to be trusted all the same.
+  EXPECT_THAT(io_->Write(kFile, 0, data.span()), Fails(kNoSpace));
+  EXPECT_THAT(io_->Sync(kFile), Fails(kNoSpace));
+  EXPECT_THAT(io_->Close(kFile), Fails(kNoSpace));
+  // Closed it is, and another one works, under the same id.
+  WriteFile("g", data.span());
+}
+
+TEST_P(StorageTest, CreateRefusesWhatCannotFitAndLeavesNoName) {
+  world_->LimitFileSize(4 * kBlock);
+  EXPECT_THAT(io_->Create("f", kFile, 8 * kBlock), Fails(kNoSpace));
+  world_->Unlimit();
+  EXPECT_THAT(*io_->List("."), IsEmpty());
+  EXPECT_THAT(io_->Create("f", kFile, 8 * kBlock), IsOk());
+}
+
+TEST_P(StorageTest, RegisteredAndOrdinaryMemoryWriteTheSame) {
+  std::unique_ptr<Storage> storage = world_->Start();
+  AlignedBuffer a = Pattern(16 * kBlock, 11);
+  AlignedBuffer b = Pattern(4 * kBlock, 12);
+  AlignedBuffer ordinary = Pattern(4 * kBlock, 13);
+  const std::vector<std::span<std::byte>> buffers = {a.span(), b.span()};
+  storage->RegisterBuffers(buffers);
+  Blocking io(*storage);
+  ASSERT_THAT(io.Create("f", kFile), IsOk());
+  ASSERT_THAT(io.Write(kFile, 0, a.span()), IsOk());
+  ASSERT_THAT(io.Write(kFile, 16 * kBlock, b.span().subspan(kBlock)), IsOk());
+  ASSERT_THAT(io.Write(kFile, 19 * kBlock, ordinary.span()), IsOk());
+  ASSERT_THAT(io.Sync(kFile), IsOk());
+  ASSERT_THAT(io.Close(kFile), IsOk());
+  AlignedBuffer out(23 * kBlock);
+  ASSERT_EQ(*io.Open("f", kFile), out.size());
+  ASSERT_EQ(*io.Read(kFile, 0, out.span()), out.size());
+  EXPECT_TRUE(SameBytes(out.span().first(16 * kBlock), a.span()));
+  EXPECT_TRUE(SameBytes(out.span().subspan(16 * kBlock, 3 * kBlock),
+                        b.span().subspan(kBlock)));
+  EXPECT_TRUE(SameBytes(out.span().subspan(19 * kBlock), ordinary.span()));
+  // And back into registered memory.
+  ASSERT_EQ(*io.Read(kFile, 19 * kBlock, b.span()), 4 * kBlock);
+  EXPECT_TRUE(SameBytes(b.span(), ordinary.span()));
+}
+
+// --- Reading -----------------------------------------------------------------
+
+TEST_P(StorageTest, PastTheEndIsAnErrorAndTheLastBlockIsZeroFilled) {
+  const AlignedBuffer data = Pattern(5000, 2);
+  ASSERT_THAT(io_->PutIfAbsent("f", data.span()), IsOk());
+  ASSERT_EQ(*io_->Open("f", kFile), 5000);
+  AlignedBuffer out(3 * kBlock);
+  std::memset(out.data(), 0xFF, out.size());
+  ASSERT_EQ(*io_->Read(kFile, 0, out.span().first(2 * kBlock)), 5000);
+  EXPECT_TRUE(SameBytes(out.span().first(5000), data.span()));
+  for (size_t i = 5000; i < 2 * kBlock; ++i) {
+    ASSERT_EQ(out.data()[i], std::byte{0}) << i;
+  }
+  EXPECT_EQ(*io_->Read(kFile, kBlock, out.span().first(kBlock)), 5000 - kBlock);
+  EXPECT_THAT(io_->Read(kFile, 0, out.span()).status(), Fails(kPastEnd));
+  EXPECT_THAT(io_->Read(kFile, 2 * kBlock, out.span().first(kBlock)).status(),
+              Fails(kPastEnd));
+  EXPECT_THAT(io_->Read(kFile, kBlock, out.span().first(2 * kBlock)).status(),
+              Fails(kPastEnd));
+  // An error of Read poisons nothing.
+  EXPECT_EQ(*io_->Read(kFile, 0, out.span().first(kBlock)), kBlock);
+  EXPECT_THAT(io_->Close(kFile), IsOk());
+}
+
+TEST_P(StorageTest, OnlyRegularFilesAreOpened) {
+  world_->PlantSymlink("link");
+  EXPECT_THAT(io_->Open("link", kFile).status(), Fails(kWrongKind));
+  EXPECT_THAT(io_->Get("link", 100).status(), Fails(kWrongKind));
+  EXPECT_THAT(io_->Open("absent", kFile).status(), Fails(kNotFound));
+  EXPECT_THAT(io_->Get("absent", 100).status(), Fails(kNotFound));
+  EXPECT_THAT(io_->Open("no/such/dir", kFile).status(), Fails(kNotFound));
+  if (has_directories()) {
+    ASSERT_THAT(io_->MakeDir("d"), IsOk());
+    EXPECT_THAT(io_->Open("d", kFile).status(), Fails(kWrongKind));
+    EXPECT_THAT(io_->Get("d", 100).status(), Fails(kWrongKind));
+  }
+}
+
+TEST_P(StorageTest, SeveralFilesAreOpenAtOnce) {
+  const AlignedBuffer data = Pattern(20 * kBlock, 4);
+  for (uint32_t i = 0; i < 20; ++i) {
+    ASSERT_THAT(io_->Create("f" + std::to_string(i), FileId{i}), IsOk());
+  }
+  for (uint32_t i = 0; i < 20; ++i) {
+    storage_->Write(FileId{i}, 0, data.span().subspan(i * kBlock, kBlock),
+                    OpTag{i});
+  }
+  for (const auto& [tag, status] : Answers(*storage_, 20)) {
+    EXPECT_THAT(status, IsOk());
+  }
+  for (uint32_t i = 0; i < 20; ++i) {
+    ASSERT_THAT(io_->Close(FileId{i}), IsOk());
+    const auto bytes = io_->Get("f" + std::to_string(i), kBlock);
+    ASSERT_THAT(bytes.status(), IsOk());
+    EXPECT_TRUE(SameBytes(*bytes, data.span().subspan(i * kBlock, kBlock)));
+  }
+}
+
+// --- Names -------------------------------------------------------------------
+
+TEST_P(StorageTest, ListIsSortedAndHidesTemporaryNames) {
+  ASSERT_THAT(io_->MakeDir("d"), IsOk());
+  for (const char* const name : {"d/c", "d/a", "d/b", "z"}) {
+    ASSERT_THAT(io_->PutIfAbsent(name, Bytes("x")), IsOk());
+  }
+  ASSERT_THAT(io_->MakeDir("d/sub"), IsOk());
+  ASSERT_THAT(io_->PutIfAbsent("d/sub/f", Bytes("x")), IsOk());
+  if (has_directories()) world_->PlantLeftover("d");
+  EXPECT_THAT(*io_->List("d"),
+              ElementsAre(DirEntry{"a", false}, DirEntry{"b", false},
+                          DirEntry{"c", false}, DirEntry{"sub", true}));
+  EXPECT_THAT(*io_->List("."),
+              ElementsAre(DirEntry{"d", true}, DirEntry{"z", false}));
+  if (has_directories()) {
+    EXPECT_THAT(io_->List("absent").status(), Fails(kNotFound));
+    EXPECT_THAT(io_->List("z").status(), Fails(kWrongKind));
+  } else {
+    EXPECT_THAT(*io_->List("absent"), IsEmpty());
+  }
+}
+
+TEST_P(StorageTest, MakeDirWantsAParentAndAFreeName) {
+  ASSERT_THAT(io_->MakeDir("d"), IsOk());
+  ASSERT_THAT(io_->SyncDir("."), IsOk());
+  ASSERT_THAT(io_->SyncDir("d"), IsOk());
+  if (!has_directories()) return;
+  EXPECT_THAT(io_->MakeDir("d"), Fails(kAlreadyExists));
+  EXPECT_THAT(io_->MakeDir("no/dir"), Fails(kNotFound));
+  EXPECT_THAT(io_->SyncDir("no"), Fails(kNotFound));
+  ASSERT_THAT(io_->PutIfAbsent("f", Bytes("x")), IsOk());
+  EXPECT_THAT(io_->MakeDir("f"), Fails(kAlreadyExists));
+  EXPECT_THAT(io_->SyncDir("f"), Fails(kWrongKind));
+}
+
+TEST_P(StorageTest, RenameMovesAndNeverReplaces) {
+  if (!storage_->traits().has_rename) {
+    ASSERT_THAT(io_->PutIfAbsent("a", Bytes("a")), IsOk());
+    EXPECT_THAT(io_->Rename("a", "b"), Fails(absl::StatusCode::kUnimplemented));
+    return;
+  }
+  ASSERT_THAT(io_->MakeDir("d"), IsOk());
+  ASSERT_THAT(io_->MakeDir("empty"), IsOk());
+  ASSERT_THAT(io_->PutIfAbsent("a", Bytes("a")), IsOk());
+  ASSERT_THAT(io_->PutIfAbsent("b", Bytes("b")), IsOk());
+  ASSERT_THAT(io_->PutIfAbsent("d/f", Bytes("f")), IsOk());
+  EXPECT_THAT(io_->Rename("a", "b"), Fails(kAlreadyExists));
+  EXPECT_THAT(io_->Rename("a", "d"), Fails(kAlreadyExists));
+  EXPECT_THAT(io_->Rename("d", "empty"), Fails(kAlreadyExists));
+  EXPECT_THAT(io_->Rename("absent", "c"), Fails(kNotFound));
+  EXPECT_THAT(io_->Rename("a", "no/dir"), Fails(kNotFound));
+  EXPECT_THAT(io_->Rename("d", "d/below"),
+              Fails(absl::StatusCode::kInvalidArgument));
+  EXPECT_EQ(Text(*io_->Get("a", 10)), "a");
+  EXPECT_EQ(Text(*io_->Get("b", 10)), "b");
+
+  EXPECT_THAT(io_->Rename("a", "empty/a"), IsOk());
+  EXPECT_THAT(io_->Rename("d", "e"), IsOk());
+  EXPECT_THAT(io_->Get("a", 10).status(), Fails(kNotFound));
+  EXPECT_EQ(Text(*io_->Get("empty/a", 10)), "a");
+  EXPECT_EQ(Text(*io_->Get("e/f", 10)), "f");
+}
+
+TEST_P(StorageTest, RemoveTakesFilesAndEmptyDirectories) {
+  ASSERT_THAT(io_->MakeDir("d"), IsOk());
+  ASSERT_THAT(io_->PutIfAbsent("d/f", Bytes("x")), IsOk());
+  if (has_directories()) {
+    EXPECT_THAT(io_->Remove("d"), Fails(kWrongKind));
+    EXPECT_THAT(io_->Remove("absent"), Fails(kNotFound));
+    EXPECT_THAT(io_->Remove("no/dir"), Fails(kNotFound));
+  }
+  EXPECT_THAT(io_->Remove("d/f"), IsOk());
+  EXPECT_THAT(io_->Get("d/f", 10).status(), Fails(kNotFound));
+  // What a killed PutIfAbsent left does not keep its directory.
+  if (has_directories()) world_->PlantLeftover("d");
+  EXPECT_THAT(io_->Remove("d"), IsOk());
+  EXPECT_THAT(*io_->List("."), IsEmpty());
+}
+
+TEST_P(StorageTest, ARemovedNameIsFree) {
+  ASSERT_THAT(io_->PutIfAbsent("f", Bytes("old")), IsOk());
+  ASSERT_THAT(io_->Remove("f"), IsOk());
+  EXPECT_THAT(io_->PutIfAbsent("f", Bytes("new")), IsOk());
+  EXPECT_EQ(Text(*io_->Get("f", 10)), "new");
+}
+
+// --- Small files, whole ------------------------------------------------------
+
+TEST_P(StorageTest, TheFirstPutIfAbsentWins) {
+  EXPECT_THAT(io_->PutIfAbsent("f", Bytes("first")), IsOk());
+  EXPECT_THAT(io_->PutIfAbsent("f", Bytes("second")), Fails(kAlreadyExists));
+  EXPECT_EQ(Text(*io_->Get("f", 10)), "first");
+  EXPECT_THAT(*io_->List("."), ElementsAre(DirEntry{"f", false}));
+  EXPECT_THAT(io_->PutIfAbsent("empty", {}), IsOk());
+  EXPECT_THAT(*io_->Get("empty", 10), IsEmpty());
+  world_->PlantSymlink("link");
+  EXPECT_THAT(io_->PutIfAbsent("link", Bytes("x")), Fails(kAlreadyExists));
+  if (has_directories()) {
+    ASSERT_THAT(io_->MakeDir("d"), IsOk());
+    EXPECT_THAT(io_->PutIfAbsent("d", Bytes("x")), Fails(kAlreadyExists));
+    EXPECT_THAT(io_->PutIfAbsent("no/f", Bytes("x")), Fails(kNotFound));
+  }
+}
+
+TEST_P(StorageTest, OfSeveralWritersExactlyOneSucceedsAndIsRead) {
+  std::vector<std::unique_ptr<Storage>> storages;
+  for (int i = 0; i < 6; ++i) storages.push_back(world_->Start());
+  for (int round = 0; round < 10; ++round) {
+    const std::string name = "f" + std::to_string(round);
+    for (size_t i = 0; i < storages.size(); ++i) {
+      // Copied before the call returns.
+      std::vector<std::byte> bytes = Bytes("from " + std::to_string(i));
+      storages[i]->PutIfAbsent(name, bytes, OpTag{i});
+      std::fill(bytes.begin(), bytes.end(), std::byte{'?'});
+    }
+    int winners = 0;
+    std::string winner;
+    for (size_t i = 0; i < storages.size(); ++i) {
+      const absl::Status status = Answers(*storages[i], 1)[i];
+      if (status.ok()) {
+        ++winners;
+        winner = "from " + std::to_string(i);
+      } else {
+        EXPECT_THAT(status, Fails(kAlreadyExists));
+      }
+    }
+    EXPECT_EQ(winners, 1);
+    EXPECT_EQ(Text(*io_->Get(name, 100)), winner);
+  }
+  EXPECT_EQ(io_->List(".")->size(), 10);
+}
+
+TEST_P(StorageTest, ALargePutIsWhole) {
+  const AlignedBuffer data = Pattern(3'000'001, 9);
+  ASSERT_THAT(io_->PutIfAbsent("f", data.span()), IsOk());
+  const auto bytes = io_->Get("f", data.size());
+  ASSERT_THAT(bytes.status(), IsOk());
+  EXPECT_TRUE(SameBytes(*bytes, data.span()));
+  // One byte less than it has is too few.
+  EXPECT_THAT(io_->Get("f", data.size() - 1).status(), Fails(kNoSpace));
+}
+
+TEST_P(StorageTest, APutThatDoesNotFitLeavesNoName) {
+  const AlignedBuffer data = Pattern(8 * kBlock, 9);
+  world_->LimitFileSize(4 * kBlock);
+  EXPECT_THAT(io_->PutIfAbsent("f", data.span()), Fails(kNoSpace));
+  world_->Unlimit();
+  EXPECT_THAT(*io_->List("."), IsEmpty());
+  EXPECT_THAT(io_->PutIfAbsent("f", data.span()), IsOk());
+}
+
+TEST_P(StorageTest, APutFileIsReadLikeAnyOther) {
+  const AlignedBuffer data = Pattern(2 * kBlock, 9);
+  ASSERT_THAT(io_->PutIfAbsent("f", data.span()), IsOk());
+  ASSERT_EQ(*io_->Open("f", kFile), data.size());
+  AlignedBuffer out(data.size());
+  ASSERT_EQ(*io_->Read(kFile, 0, out.span()), data.size());
+  EXPECT_TRUE(SameBytes(out.span(), data.span()));
+}
+
+// --- Answers -----------------------------------------------------------------
+
+TEST_P(StorageTest, AFullQueueIsAnsweredAndCanBeFilledAgain) {
+  const std::unique_ptr<Storage> storage = world_->Start(32);
+  ASSERT_EQ(storage->queue_depth(), 32);
+  const AlignedBuffer data = Pattern(kBlock, 1);
+  ASSERT_THAT(Blocking(*storage).Create("f", kFile), IsOk());
+  for (int round = 0; round < 3; ++round) {
+    for (uint64_t i = 0; i < 32; ++i) {
+      storage->Write(kFile, i * kBlock, data.span(), OpTag{i});
+    }
+    for (const auto& [tag, status] : Answers(*storage, 32, round + 1)) {
+      EXPECT_THAT(status, IsOk());
+    }
+  }
+}
+
+TEST_P(StorageTest, NothingAskedIsNothingAnswered) {
+  Completion answer;
+  EXPECT_EQ(storage_->Poll({&answer, 1}), 0);
+  const auto begin = std::chrono::steady_clock::now();
+  storage_->WaitForCompletion(20);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+  EXPECT_EQ(storage_->Poll({&answer, 1}), 0);
+}
+
+// --- Bugs of the caller ------------------------------------------------------
+
+using StorageDeathTest = StorageTest;
+INSTANTIATE_TEST_SUITE_P(Backends, StorageDeathTest,
+                         ::testing::ValuesIn(AllStorageWorlds()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(StorageDeathTest, WhatIsNotAlignedIsABug) {
+  const AlignedBuffer data = Pattern(2 * kBlock, 1);
+  AlignedBuffer out(2 * kBlock);
+  ASSERT_THAT(io_->Create("f", kFile), IsOk());
+  ASSERT_THAT(io_->PutIfAbsent("g", data.span()), IsOk());
+  ASSERT_THAT(io_->Open("g", kOther).status(), IsOk());
+  EXPECT_DEATH(storage_->Write(kFile, 512, data.span(), OpTag{1}), "aligned");
+  EXPECT_DEATH(storage_->Write(kFile, 0, data.span().first(100), OpTag{1}),
+               "aligned");
+  EXPECT_DEATH(
+      storage_->Write(kFile, 0, data.span().subspan(512, kBlock), OpTag{1}),
+      "aligned");
+  EXPECT_DEATH(storage_->Write(kFile, 0, {}, OpTag{1}), "no bytes");
+  EXPECT_DEATH(storage_->Read(kOther, 512, out.span(), OpTag{1}), "aligned");
+  EXPECT_DEATH(storage_->Read(kOther, 0, out.span().first(100), OpTag{1}),
+               "aligned");
+}
+
+TEST_P(StorageDeathTest, AnIdIsForOneOpenFileAndOneDirection) {
+  const AlignedBuffer data = Pattern(kBlock, 1);
+  AlignedBuffer out(kBlock);
+  ASSERT_THAT(io_->Create("f", kFile), IsOk());
+  ASSERT_THAT(io_->PutIfAbsent("g", data.span()), IsOk());
+  ASSERT_THAT(io_->Open("g", kOther).status(), IsOk());
+  EXPECT_DEATH(storage_->Create("h", kFile, 0, OpTag{1}), "in use");
+  EXPECT_DEATH(storage_->Open("g", kFile, OpTag{1}), "in use");
+  EXPECT_DEATH(storage_->Read(kFile, 0, out.span(), OpTag{1}), "for writing");
+  EXPECT_DEATH(storage_->Write(kOther, 0, data.span(), OpTag{1}),
+               "for reading");
+  EXPECT_DEATH(storage_->Sync(FileId{77}, OpTag{1}), "not open");
+  EXPECT_DEATH(storage_->Close(FileId{77}, OpTag{1}), "not open");
+}
+
+TEST_P(StorageDeathTest, NamesAreRelativeAndPlain) {
+  for (const char* const name : {"", "/a", "a/", "a//b", "..", "a/../b", ".",
+                                 "a/.", ".tmp.1.1", "a/.tmp.x"}) {
+    EXPECT_DEATH(storage_->Create(name, kFile, 0, OpTag{1}), "name") << name;
+    EXPECT_DEATH(storage_->PutIfAbsent(name, {}, OpTag{1}), "name") << name;
+  }
+}
+
+TEST_P(StorageDeathTest, OneCallTooManyIsABug) {
+  const std::unique_ptr<Storage> storage = world_->Start(4);
+  for (uint64_t i = 0; i < 4; ++i) storage->MakeDir("d", OpTag{i});
+  EXPECT_DEATH(storage->MakeDir("d", OpTag{4}), "queue depth");
+}
+
+}  // namespace
+}  // namespace holdfast::tests
