@@ -8,7 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "ckpt/base/check.h"
 #include "ckpt/base/status_macros.h"
-#include "trainer/data/hash.h"
+#include "trainer/data/fingerprint_hash.h"
 #include "trainer/data/unigram.h"
 
 namespace holdfast::trainer {
@@ -103,7 +103,7 @@ uint64_t DataSource::EvalCountingTokens(uint64_t index) const {
 }
 
 std::string DataSource::Fingerprint() const {
-  Hash64 hash;
+  FingerprintHash hash;
   hash.Add(seq_len_);
   for (size_t i = 0; i < sets_.size(); ++i) {
     hash.Add(sets_[i].Fingerprint());

@@ -10,7 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "ckpt/base/check.h"
 #include "ckpt/base/status_macros.h"
-#include "trainer/data/hash.h"
+#include "trainer/data/fingerprint_hash.h"
 #include "trainer/data/little_endian.h"
 #include "trainer/data/mask_format.h"
 
@@ -150,7 +150,7 @@ void TokenSet::AddCounts(uint64_t first, uint64_t count,
 }
 
 uint64_t TokenSet::Fingerprint() const {
-  Hash64 hash;
+  FingerprintHash hash;
   const std::span<const std::byte> bin = bin_.bytes();
   hash.Add(static_cast<uint64_t>(bin.size()));
   hash.Add(idx_.bytes());

@@ -9,7 +9,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "trainer/data/hash.h"
+#include "trainer/data/fingerprint_hash.h"
 #include "trainer/data/permutation.h"
 
 namespace holdfast::trainer {
@@ -223,7 +223,7 @@ TEST(SampleSourceTest, OrderNeverChanges) {
   for (uint64_t i = 0; i < 5000; ++i) digest.Add(source.At(1234, i));
   for (uint64_t i = 0; i < 20; ++i) digest.Add(source.EvalAt(i));
   EXPECT_EQ(digest.value(), 12124352623497922744u);
-  Hash64 hash;
+  FingerprintHash hash;
   hash.Add(uint64_t{1});
   hash.Add(std::as_bytes(std::span("holdfast", 9)));
   EXPECT_EQ(hash.value(), 11471248049034286257u);

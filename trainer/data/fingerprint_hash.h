@@ -1,12 +1,13 @@
-// trainer/data/hash.h: 64-bit hash for fingerprints; finds accidents only.
+// trainer/data/fingerprint_hash.h: 64-bit hash for fingerprints; finds
+// accidents only.
 //
 // Eight bytes at a time through a 64 x 64 -> 128 bit product whose halves are
 // folded: every input bit reaches every output bit within two rounds. Stored in
 // checkpoints as the data's fingerprint, so it never changes; the test pins
 // values.
 
-#ifndef HOLDFAST_TRAINER_DATA_HASH_H_
-#define HOLDFAST_TRAINER_DATA_HASH_H_
+#ifndef HOLDFAST_TRAINER_DATA_FINGERPRINT_HASH_H_
+#define HOLDFAST_TRAINER_DATA_FINGERPRINT_HASH_H_
 
 #include <bit>
 #include <cstddef>
@@ -16,7 +17,7 @@
 
 namespace holdfast::trainer {
 
-class Hash64 {
+class FingerprintHash {
  public:
   void Add(uint64_t word) { state_ = Fold(state_ ^ word); }
   void Add(double number) { Add(std::bit_cast<uint64_t>(number)); }
@@ -54,4 +55,4 @@ class Hash64 {
 
 }  // namespace holdfast::trainer
 
-#endif  // HOLDFAST_TRAINER_DATA_HASH_H_
+#endif  // HOLDFAST_TRAINER_DATA_FINGERPRINT_HASH_H_

@@ -1,0 +1,114 @@
+// tools/common/text.cc: formatting, and how programs end.
+
+#include "tools/common/text.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+
+#include "absl/strings/str_format.h"
+#include "trainer/fault/exit_codes.h"
+
+namespace holdfast::tools {
+
+std::string BytesText(double bytes) {
+  if (bytes < 1000) return absl::StrFormat("%.0f B", bytes);
+  constexpr const char* kUnits[] = {"kB", "MB", "GB", "TB", "PB"};
+  size_t unit = 0;
+  double value = bytes / 1000;
+  // 999.5 would print as 1000.
+  while (value >= 999.5 && unit + 1 < std::size(kUnits)) {
+    value /= 1000;
+    ++unit;
+  }
+  const int decimals = value < 9.995 ? 2 : value < 99.95 ? 1 : 0;
+  return absl::StrFormat("%.*f %s", decimals, value, kUnits[unit]);
+}
+
+std::string CountText(uint64_t count) {
+  std::string text = std::to_string(count);
+  for (auto at = static_cast<ptrdiff_t>(text.size()) - 3; at > 0; at -= 3) {
+    text.insert(static_cast<size_t>(at), 1, ',');
+  }
+  return text;
+}
+
+std::string DurationText(double seconds) {
+  if (!std::isfinite(seconds) || seconds < 0) return "?";
+  if (seconds < 0.9995) return absl::StrFormat("%.0f ms", seconds * 1000);
+  if (seconds < 59.95) return absl::StrFormat("%.1f s", seconds);
+  const auto whole = static_cast<int64_t>(std::llround(seconds));
+  if (whole < 3600) {
+    return absl::StrFormat("%d min %d s", whole / 60, whole % 60);
+  }
+  if (whole < 86400) {
+    return absl::StrFormat("%d h %d min", whole / 3600, whole / 60 % 60);
+  }
+  return absl::StrFormat("%d d %d h", whole / 86400, whole / 3600 % 24);
+}
+
+std::string TableText(const std::vector<std::vector<std::string>>& rows,
+                      const std::vector<Align>& aligns) {
+  std::vector<size_t> widths;
+  for (const auto& row : rows) {
+    if (row.size() > widths.size()) widths.resize(row.size(), 0);
+    for (size_t i = 0; i < row.size(); ++i) {
+      widths[i] = std::max(widths[i], row[i].size());
+    }
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      const std::string fill(widths[i] - row[i].size(), ' ');
+      const bool right = i < aligns.size() && aligns[i] == Align::kRight;
+      line += i == 0 ? "" : "  ";
+      line += right ? fill + row[i] : row[i] + fill;
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
+std::string WrapText(std::string_view text, size_t width, size_t indent) {
+  std::string out;
+  size_t column = 0;
+  while (!text.empty()) {
+    const size_t space = std::min(text.find(' '), text.size());
+    const std::string_view word = text.substr(0, space);
+    text.remove_prefix(std::min(space + 1, text.size()));
+    if (column > 0 && column + 1 + word.size() > width) {
+      out += "\n" + std::string(indent, ' ');
+      column = indent;
+    } else if (!out.empty()) {
+      out += " ";
+      ++column;
+    }
+    out += word;
+    column += word.size();
+  }
+  return out;
+}
+
+int ReportFailure(std::string_view program, const absl::Status& status) {
+  const std::string line =
+      absl::StrFormat("%s: %s\n", program, std::string(status.message()));
+  std::fflush(stdout);
+  std::fputs(line.c_str(), stderr);
+  return trainer::ExitCodeOf(status);
+}
+
+int FinishOutput(std::string_view program, int code) {
+  errno = 0;
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  const std::string line =
+      absl::StrFormat("%s: writing results to stdout: %s\n", program,
+                      errno == 0 ? "failed" : std::strerror(errno));
+  std::fputs(line.c_str(), stderr);
+  return trainer::kExitIo;
+}
+
+}  // namespace holdfast::tools

@@ -1,0 +1,176 @@
+// tools/holdfast/main.cc: the command line of `holdfast`, and its exits.
+//
+// The one file of this program that includes CLI11, which takes seconds to
+// compile. To add a command: a struct and a Run function in commands.h, an AddX
+// below that spells its options, and a line in main().
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tools/common/text.h"
+#include "tools/holdfast/commands.h"
+#include "trainer/fault/exit_codes.h"
+
+namespace holdfast::tools {
+namespace {
+
+struct Command {
+  CLI::App* parser;
+  std::function<int()> run;
+};
+
+// A subcommand whose options live as long as its `run`.
+template <typename Options>
+Command MakeCommand(CLI::App* parser, std::shared_ptr<Options> options,
+                    int (*run)(const Options&)) {
+  return {parser,
+          [options = std::move(options), run] { return run(*options); }};
+}
+
+// Each --set takes one KEY=VALUE, so that what follows is never swallowed.
+void AddSets(CLI::App* parser, std::vector<std::string>& sets) {
+  parser->add_option("--set", sets, "sets a key over the file; repeatable")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+}
+
+void AddJson(CLI::App* parser, bool& json) {
+  parser->add_flag("--json", json, "one JSON object a line on stdout");
+}
+
+Command AddData(CLI::App& app) {
+  auto options = std::make_shared<DataOptions>();
+  CLI::App* parser = app.add_subcommand(
+      "data", "makes token files (PREFIX.bin, PREFIX.idx) from text");
+  parser->add_option("--in", options->in, "text files, read in order")
+      ->type_name("FILE")
+      ->required();
+  parser->add_option("--out", options->out, "where the token files go")
+      ->type_name("PREFIX")
+      ->required();
+  parser
+      ->add_option("--tokenizer", options->tokenizer,
+                   "bytes (the default): 256 byte values, <bos>, <eos>")
+      ->check(CLI::IsMember({"bytes"}).description(""))
+      ->type_name("NAME");
+  parser
+      ->add_option("--split", options->split,
+                   "what ends a document: file (the default) or blank-line")
+      ->check(CLI::IsMember({"file", "blank-line"}).description(""))
+      ->type_name("WHERE");
+  parser
+      ->add_option("--mask-lines", options->mask_lines,
+                   "lines that start with TEXT do not count in the loss; "
+                   "writes PREFIX.mask")
+      ->type_name("TEXT");
+  parser->add_flag("--replace", options->replace,
+                   "take the place of token files of that name");
+  AddJson(parser, options->json);
+  parser->footer(
+      "Examples:\n"
+      "  holdfast data --in moby-dick.txt --out build/moby\n"
+      "  holdfast data --in chats/*.txt --out build/chats --split blank-line "
+      "--mask-lines 'User:'");
+  return MakeCommand(parser, options, &RunData);
+}
+
+Command AddConfig(CLI::App& app) {
+  auto options = std::make_shared<ConfigOptions>();
+  CLI::App* parser = app.add_subcommand(
+      "config", "lists every configuration key, or checks a file");
+  CLI::Option* keys =
+      parser->add_flag("--keys", options->keys,
+                       "every key: default, type, range, unit, meaning");
+  parser
+      ->add_option("--check", options->check,
+                   "whether FILE is right and fits, before ranks start")
+      ->type_name("FILE")
+      ->excludes(keys);
+  parser
+      ->add_option("--world", options->world,
+                   "ranks that --check is for; without it, one replica")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30).description(""))
+      ->type_name("N");
+  AddSets(parser, options->sets);
+  parser->add_flag("--print", options->print,
+                   "with --check: the whole configuration, as TOML");
+  AddJson(parser, options->json);
+  parser->footer(
+      "Examples:\n"
+      "  holdfast config --keys\n"
+      "  holdfast config --check run.toml --world 8 --set parallel.tp=2");
+  return MakeCommand(parser, options, &RunConfig);
+}
+
+// "holdfast data: --out is required", and where to read on.
+int UsageError(const CLI::App& app, const std::string& what) {
+  std::string who = app.get_name();
+  for (const CLI::App* parser : app.get_subcommands()) {
+    who += " " + parser->get_name();
+  }
+  std::fprintf(stderr, "%s: %s\nSee '%s --help'.\n", who.c_str(), what.c_str(),
+               who.c_str());
+  return trainer::kExitUsage;
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app(
+      "holdfast: trains language models that survive failures and come back on "
+      "another layout.",
+      "holdfast");
+  app.set_help_flag("-h,--help", "prints this");
+  app.set_version_flag("--version", "holdfast " HOLDFAST_VERSION,
+                       "prints the version");
+  app.require_subcommand(1);
+  app.footer(
+      "Exit: 0 finished, 64 usage, 65 data loss, 66 no checkpoint, 70 our own "
+      "bug,\n74 I/O, 75 saved and asks to be started again, 76 no progress "
+      "since the last\nstart, 78 configuration or disagreement, 128 + n by "
+      "signal n.");
+  const std::vector<Command> commands = {
+      AddData(app),
+      AddConfig(app),
+  };
+  if (argc > 1 && argv[1][0] != '-' &&
+      std::none_of(commands.begin(), commands.end(),
+                   [&](const Command& command) {
+                     return command.parser->get_name() == argv[1];
+                   })) {
+    return UsageError(app,
+                      std::string("no command is named '") + argv[1] + "'");
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() != 0) return UsageError(app, error.what());
+    // --help and --version arrive here too.
+    app.exit(error, std::cout, std::cerr);
+    std::cout.flush();
+    return trainer::kExitFinished;
+  }
+  for (const Command& command : commands) {
+    if (command.parser->parsed()) return command.run();
+  }
+  return UsageError(app, "a command is required");
+}
+
+}  // namespace
+}  // namespace holdfast::tools
+
+int main(int argc, char** argv) {
+  try {
+    return holdfast::tools::FinishOutput("holdfast",
+                                         holdfast::tools::Main(argc, argv));
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "holdfast: unexpected error: %s; this is a bug\n",
+                 error.what());
+    return holdfast::trainer::kExitBug;
+  }
+}
