@@ -16,6 +16,7 @@
 
 #include "tools/common/text.h"
 #include "tools/holdfast/commands.h"
+#include "tools/holdfast/drill.h"
 #include "trainer/fault/exit_codes.h"
 
 namespace holdfast::tools {
@@ -109,6 +110,35 @@ Command AddConfig(CLI::App& app) {
   return MakeCommand(parser, options, &RunConfig);
 }
 
+Command AddDrill(CLI::App& app) {
+  auto options = std::make_shared<DrillOptions>();
+  CLI::App* parser = app.add_subcommand(
+      "drill", "breaks a run on purpose and proves that it comes back");
+  parser->add_option("NAME", options->names, "which ones: kill-mid-save")
+      ->type_name("")
+      ->required();
+  parser
+      ->add_option("--run", options->run_dir,
+                   "where the drill makes its runs; must not exist")
+      ->type_name("DIR")
+      ->required();
+  parser->add_option("--config", options->config, "what the runs train")
+      ->type_name("FILE")
+      ->required();
+  AddSets(parser, options->sets);
+  parser
+      ->add_option("--layouts", options->layouts,
+                   "of the reference and the broken run, then of each resume; "
+                   "the default is tp2-pp2-dp2,tp2-pp2-dp1,tp2-pp1-dp2")
+      ->delimiter(',')
+      ->type_name("LAYOUT,...");
+  parser->add_flag("--require-learning", options->require_learning,
+                   "fail unless the loss falls below the text's unigram "
+                   "entropy");
+  AddJson(parser, options->json);
+  return MakeCommand(parser, options, &RunDrills);
+}
+
 // "holdfast data: --out is required", and where to read on.
 int UsageError(const CLI::App& app, const std::string& what) {
   std::string who = app.get_name();
@@ -137,6 +167,7 @@ int Main(int argc, char** argv) {
   const std::vector<Command> commands = {
       AddData(app),
       AddConfig(app),
+      AddDrill(app),
   };
   if (argc > 1 && argv[1][0] != '-' &&
       std::none_of(commands.begin(), commands.end(),
