@@ -1,4 +1,5 @@
-// ckpt/storage/uring_storage.cc: the one door to liburing.
+// ckpt/storage/uring_storage.cc: the one door to liburing: UringStorage, and
+// the raw loop that it is measured against.
 
 #include "ckpt/storage/uring_storage.h"
 

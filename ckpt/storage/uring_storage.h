@@ -12,7 +12,8 @@
 // End:    the destructor waits for transfers in flight, because the kernel may
 //     still use their memory.
 //
-// uring_storage.cc is the only file that includes <liburing.h>.
+// <liburing.h> is included in uring_storage.cc and in raw_transfer.cc, which
+// this is measured against.
 
 #ifndef HOLDFAST_CKPT_STORAGE_URING_STORAGE_H_
 #define HOLDFAST_CKPT_STORAGE_URING_STORAGE_H_
@@ -35,8 +36,9 @@ struct UringOptions {
 };
 
 // kUnimplemented, kPermissionDenied: the kernel has no io_uring, or policy
-//     forbids it (containers often do). Callers fall back to PosixStorage, and
-//     say so once in the log.
+//     forbids it (containers often do). kResourceExhausted: the ring's few
+//     pages are more than RLIMIT_MEMLOCK leaves. Callers fall back to
+//     PosixStorage, and say so once in the log.
 // kNotFound, kFailedPrecondition: the root is not an existing directory.
 absl::StatusOr<std::unique_ptr<Storage>> OpenUringStorage(
     const UringOptions& options);

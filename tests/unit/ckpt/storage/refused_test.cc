@@ -1,0 +1,191 @@
+// tests/unit/ckpt/storage/refused_test.cc: what the system refuses, asked of
+// the system: io_uring forbidden by a seccomp filter as containers do it,
+// memory that may not be locked, a full file system, a read-only one. Each runs
+// in a child process. The last two mount, so they want root.
+
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <string>
+
+#include "ckpt/base/aligned_buffer.h"
+#include "ckpt/storage/blocking.h"
+#include "ckpt/storage/open_storage.h"
+#include "ckpt/storage/raw_speed.h"
+#include "ckpt/storage/uring_storage.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/temp_dir.h"
+
+namespace holdfast::ckpt {
+namespace {
+
+constexpr FileId kFile{1};
+
+// Runs `body` in a child, whose "" or reason for having failed it returns.
+std::string InChild(const std::function<std::string()>& body) {
+  int ends[2];
+  if (::pipe(ends) != 0) return "no pipe";
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const std::string failure = body();
+    [[maybe_unused]] const ssize_t told =
+        ::write(ends[1], failure.data(), failure.size());
+    ::_exit(0);
+  }
+  ::close(ends[1]);
+  std::string failure;
+  char piece[512];
+  for (ssize_t got; (got = ::read(ends[0], piece, sizeof(piece))) > 0;) {
+    failure.append(piece, static_cast<size_t>(got));
+  }
+  ::close(ends[0]);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  if (!WIFEXITED(status)) failure += " (the child died)";
+  return failure;
+}
+
+// From here on io_uring_setup(2) answers EPERM.
+bool ForbidUring() {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program = {4, filter};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+TEST(RefusedTest, WithoutUringFilesAreWrittenByPlainCalls) {
+  const tests::TempDir dir;
+  EXPECT_EQ(
+      InChild([&]() -> std::string {
+        if (!ForbidUring()) return "cannot install a filter";
+        const auto forced = OpenStorage({.location = dir.path(),
+                                         .backend = StorageBackend::kUring,
+                                         .fault = ""});
+        if (forced.status().code() != absl::StatusCode::kPermissionDenied) {
+          return "forced: " + forced.status().ToString();
+        }
+        const auto storage = OpenStorage({.location = dir.path(), .fault = ""});
+        if (!storage.ok()) return storage.status().ToString();
+        if ((*storage)->traits().name != "posix") return "not posix";
+        const absl::Status put = Blocking(**storage).PutIfAbsent("f", {});
+        if (!put.ok()) return put.ToString();
+        const auto speed =
+            MeasureRawSpeed(dir.path(), {.bytes_max = 1 << 20, .depth = 1});
+        if (!speed.ok()) return speed.status().ToString();
+        return speed->method.starts_with("pwrite") ? "" : speed->method;
+      }),
+      "");
+}
+
+TEST(RefusedTest, MemoryThatMayNotBeLockedIsWrittenUnregistered) {
+  if (!ProbeUring().ok()) GTEST_SKIP() << ProbeUring();
+  const tests::TempDir dir;
+  EXPECT_EQ(InChild([&]() -> std::string {
+              ::chmod(dir.path().c_str(), 0777);
+              const rlimit none = {0, 0};
+              ::setrlimit(RLIMIT_MEMLOCK, &none);
+              // Root may lock memory whatever the limit.
+              if (::geteuid() == 0 && ::setuid(65534) != 0) return "setuid";
+              auto storage = OpenUringStorage({.root = dir.path()});
+              if (!storage.ok()) return storage.status().ToString();
+              AlignedBuffer data(1 << 20);
+              const std::span<std::byte> span = data.span();
+              (*storage)->RegisterBuffers({&span, 1});
+              if ((*storage)->traits().registered_buffers) return "registered";
+              Blocking io(**storage);
+              const absl::Status created = io.Create("f", kFile);
+              if (!created.ok()) return created.ToString();
+              return std::string(io.Write(kFile, 0, data.span()).message());
+            }),
+            "");
+}
+
+// A file system of one MiB at `dir`, seen by this process alone.
+std::string MountSmall(const std::string& dir, unsigned long flags) {
+  if (::unshare(CLONE_NEWNS) != 0) return "skip";
+  if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) {
+    return "skip";
+  }
+  if (::mount("tmpfs", dir.c_str(), "tmpfs", flags, "size=1m") != 0) {
+    return "skip";
+  }
+  return "";
+}
+
+class RefusedByFileSystemTest
+    : public ::testing::TestWithParam<StorageBackend> {};
+INSTANTIATE_TEST_SUITE_P(Backends, RefusedByFileSystemTest,
+                         ::testing::Values(StorageBackend::kAuto,
+                                           StorageBackend::kPosix));
+
+TEST_P(RefusedByFileSystemTest, AFullOneIsResourceExhausted) {
+  const tests::TempDir dir;
+  const std::string failure = InChild([&]() -> std::string {
+    if (const std::string no = MountSmall(dir.path(), 0); !no.empty()) {
+      return no;
+    }
+    const auto storage = OpenStorage(
+        {.location = dir.path(), .backend = GetParam(), .fault = ""});
+    if (!storage.ok()) return storage.status().ToString();
+    Blocking io(**storage);
+    const AlignedBuffer data(2 << 20);
+    const absl::Status reserved = io.Create("f", kFile, 2 << 20);
+    if (!absl::IsResourceExhausted(reserved)) return reserved.ToString();
+    if (!io.List(".")->empty()) return "the name was left behind";
+    const absl::Status created = io.Create("f", kFile);
+    if (!created.ok()) return created.ToString();
+    const absl::Status written = io.Write(kFile, 0, data.span());
+    if (!absl::IsResourceExhausted(written)) return written.ToString();
+    const absl::Status synced = io.Sync(kFile);
+    if (!absl::IsResourceExhausted(synced)) return synced.ToString();
+    const absl::Status put = io.PutIfAbsent("m", data.span());
+    if (!absl::IsResourceExhausted(put)) return put.ToString();
+    if (io.List(".")->size() != 1) return "a failed put left a name";
+    return "";
+  });
+  if (failure == "skip") GTEST_SKIP() << "mounting is not allowed here";
+  EXPECT_EQ(failure, "");
+}
+
+TEST_P(RefusedByFileSystemTest, AReadOnlyOneIsPermissionDenied) {
+  const tests::TempDir dir;
+  const std::string failure = InChild([&]() -> std::string {
+    if (const std::string no = MountSmall(dir.path(), MS_RDONLY); !no.empty()) {
+      return no;
+    }
+    // Opening is allowed: someone may want to read.
+    const auto storage = OpenStorage(
+        {.location = dir.path(), .backend = GetParam(), .fault = ""});
+    if (!storage.ok()) return storage.status().ToString();
+    Blocking io(**storage);
+    for (const absl::Status& status :
+         {io.Create("f", kFile), io.MakeDir("d"), io.PutIfAbsent("m", {})}) {
+      if (!absl::IsPermissionDenied(status)) return status.ToString();
+    }
+    return io.List(".").ok() ? "" : "cannot list";
+  });
+  if (failure == "skip") GTEST_SKIP() << "mounting is not allowed here";
+  EXPECT_EQ(failure, "");
+}
+
+}  // namespace
+}  // namespace holdfast::ckpt
