@@ -1,0 +1,62 @@
+// Real signals, each in a process of its own: handlers are for ever.
+
+#include "trainer/fault/signals.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "gtest/gtest.h"
+
+namespace holdfast::trainer {
+namespace {
+
+// Ends with 10 + the action asked for after these signals.
+[[noreturn]] void AfterSignals(std::initializer_list<int> signals) {
+  InstallSignalHandlers();
+  for (const int signal : signals) raise(signal);
+  _exit(10 + static_cast<int>(RequestedAction()));
+}
+
+TEST(SignalsDeathTest, WithoutASignalNothingIsAskedFor) {
+  EXPECT_EXIT(AfterSignals({}), testing::ExitedWithCode(10), "");
+}
+
+TEST(SignalsDeathTest, Usr1AsksForASaveHoweverOftenItComes) {
+  EXPECT_EXIT(AfterSignals({SIGUSR1}), testing::ExitedWithCode(11), "");
+  EXPECT_EXIT(AfterSignals({SIGUSR1, SIGUSR1}), testing::ExitedWithCode(11),
+              "");
+}
+
+TEST(SignalsDeathTest, TermAndIntAskToSaveAndLeave) {
+  EXPECT_EXIT(AfterSignals({SIGTERM}), testing::ExitedWithCode(12), "");
+  EXPECT_EXIT(AfterSignals({SIGINT}), testing::ExitedWithCode(12), "");
+  EXPECT_EXIT(AfterSignals({SIGUSR1, SIGTERM, SIGUSR1}),
+              testing::ExitedWithCode(12), "");
+}
+
+TEST(SignalsDeathTest, TheSecondOneLeavesAtOnce) {
+  EXPECT_EXIT(AfterSignals({SIGTERM, SIGTERM}),
+              testing::ExitedWithCode(128 + SIGTERM), "");
+  EXPECT_EXIT(AfterSignals({SIGTERM, SIGINT}),
+              testing::ExitedWithCode(128 + SIGINT), "");
+}
+
+TEST(SignalsDeathTest, ASaveThatHasBegunAnswersTheRequest) {
+  EXPECT_EXIT(
+      {
+        InstallSignalHandlers();
+        raise(SIGUSR1);
+        ClearSaveRequest();
+        if (RequestedAction() != SignalAction::kNone) _exit(1);
+        raise(SIGTERM);
+        ClearSaveRequest();
+        if (LeaveSignal() != SIGTERM) _exit(2);
+        _exit(10 + static_cast<int>(RequestedAction()));
+      },
+      testing::ExitedWithCode(12), "");
+}
+
+}  // namespace
+}  // namespace holdfast::trainer
