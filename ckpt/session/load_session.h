@@ -36,26 +36,18 @@
 
 namespace holdfast::ckpt {
 
-// Where loaded bytes go.
+// Where loaded bytes go: the rank's regions, as its holding numbers them, in
+// memory that the processor can reach.
 class LoadTarget {
  public:
-  virtual ~LoadTarget() = default;
-  // Takes the bytes before it returns.
-  virtual void Put(uint32_t region, uint64_t offset,
-                   std::span<const std::byte> bytes) = 0;
-};
-
-// Memory that the processor can reach.
-class HostTarget final : public LoadTarget {
- public:
-  explicit HostTarget(std::vector<std::span<std::byte>> regions)
+  explicit LoadTarget(std::vector<std::span<std::byte>> regions)
       : regions_(std::move(regions)) {}
-  void Put(uint32_t region, uint64_t offset,
-           std::span<const std::byte> bytes) override;
+  std::span<const std::span<std::byte>> regions() const { return regions_; }
 
  private:
   std::vector<std::span<std::byte>> regions_;
 };
+using HostTarget = LoadTarget;
 
 // How the job's items must meet the manifest's.
 enum class ItemMatch {
@@ -88,7 +80,7 @@ class Loader {
   // speaks of `items`.
   Loader(Io* io, std::string dir, const Manifest* manifest,
          const std::vector<ItemSpec>* items, const Holding* wanted,
-         LoadTarget* target, const UnitReaderOptions& options);
+         const LoadTarget* target, const UnitReaderOptions& options);
   ~Loader();
 
   // Once. Returns outcome().status; then no read is in flight.
@@ -109,7 +101,7 @@ class LoadSession final : public Session {
  public:
   LoadSession(const SessionEnv& env, std::string dir, const Manifest* manifest,
               const std::vector<ItemSpec>* items, const Holding* wanted,
-              LoadTarget* target, const UnitReaderOptions& options = {});
+              const LoadTarget* target, const UnitReaderOptions& options = {});
 
   void OnCompletion(const Completion& completion) override;
   bool OnMessage(const Message& message) override;  // takes none

@@ -17,7 +17,8 @@ enum Phase : uint32_t {
   kPhaseLoadReport = 3,   // rank -> 0: loaded, damaged or failed, and where
   kPhaseLoadVerdict = 4,  // 0 -> all: use it, step back, or stop
   // One save. attempt >= 1; 0 in a kPhaseBegin that refuses. The bodies are in
-  // save_messages.h. A rank that gets a Begin sends at most one Vote, and one Done.
+  // save_messages.h. A rank that gets a Begin sends at most one Vote, and one
+  // Done.
   kPhaseBegin = 10,    // 0 -> all: the attempt's directory is there, or why not
   kPhaseVote = 11,     // rank -> 0: yes or no
   kPhaseOutcome = 12,  // 0 -> all: committed, aborted or unknown

@@ -45,7 +45,7 @@ Holding Wanted(const JobLayout& layout, Rank rank,
 }  // namespace
 
 OwnerSession::State::State(const SessionEnv& env, const JobLayout* layout,
-                           LoadTarget* target, OwnerOptions options_in)
+                           const LoadTarget* target, OwnerOptions options_in)
     : env(env),
       layout(layout),
       target(target),
@@ -236,7 +236,7 @@ Task<bool> OwnerSession::State::Run() {
 }
 
 OwnerSession::OwnerSession(const SessionEnv& env, const JobLayout* layout,
-                           LoadTarget* target, OwnerOptions options)
+                           const LoadTarget* target, OwnerOptions options)
     : state_(std::make_unique<State>(env, layout, target, std::move(options))) {
 }
 

@@ -121,7 +121,7 @@ class OwnerSession final : public Session {
   // Pointers outlive the session. `layout` gives items and what this rank
   // wants; the bytes go to `target`.
   OwnerSession(const SessionEnv& env, const JobLayout* layout,
-               LoadTarget* target, OwnerOptions options);
+               const LoadTarget* target, OwnerOptions options);
   ~OwnerSession() override;
 
   void OnCompletion(const Completion& completion) override;

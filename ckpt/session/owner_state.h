@@ -25,8 +25,8 @@
 namespace holdfast::ckpt {
 
 struct OwnerSession::State {
-  State(const SessionEnv& env, const JobLayout* layout, LoadTarget* target,
-        OwnerOptions options);
+  State(const SessionEnv& env, const JobLayout* layout,
+        const LoadTarget* target, OwnerOptions options);
 
   // --- Every rank (owner_session.cc) ---------------------------------------
   Task<bool> Run();
@@ -66,7 +66,7 @@ struct OwnerSession::State {
 
   const SessionEnv env;
   const JobLayout* const layout;
-  LoadTarget* const target;
+  const LoadTarget* const target;
   const OwnerOptions options;
   Io io;
   std::optional<Io> init_io;

@@ -88,53 +88,6 @@ Task<absl::Status> UnitReader::State::Repeat(std::function<Io::Ref()> call,
   }
 }
 
-// Which units are needed, joined into reads. kDataLoss: a wanted byte is in
-// none.
-absl::Status UnitReader::State::PlanRuns(const FileWant& want) {
-  std::vector<ByteRange> ranges = want.ranges;
-  std::sort(ranges.begin(), ranges.end(),
-            [](const ByteRange& a, const ByteRange& b) {
-              return std::pair(a.first, a.end) < std::pair(b.first, b.end);
-            });
-  std::vector<bool> needed(units.size(), want.all_units);
-  size_t at = 0;
-  for (const ByteRange& range : ranges) {
-    if (range.first >= range.end) continue;
-    // Ranges begin later and later, so units behind this one's begin are done.
-    while (at < units.size() &&
-           units[at].offset + units[at].bytes <= range.first) {
-      ++at;
-    }
-    uint64_t covered = range.first;
-    for (size_t i = at;
-         i < units.size() && units[i].offset <= covered && covered < range.end;
-         ++i) {
-      needed[i] = true;
-      covered = units[i].offset + units[i].bytes;
-    }
-    if (covered < range.end) {
-      return Damaged(want.file, covered, 0,
-                     absl::StrFormat("bytes %d-%d are in no unit of its index",
-                                     covered, range.end - 1));
-    }
-  }
-  runs.clear();
-  for (size_t i = 0; i < units.size(); ++i) {
-    if (!needed[i]) continue;
-    const Unit& unit = units[i];
-    bytes_total += unit.bytes;
-    if (!runs.empty() && runs.back().unit_end == i &&
-        runs.back().offset + runs.back().bytes == unit.offset &&
-        runs.back().bytes + unit.bytes <= options.read_bytes_max) {
-      runs.back().unit_end = i + 1;
-      runs.back().bytes += unit.bytes;
-    } else {
-      runs.push_back({i, i + 1, unit.offset, unit.bytes});
-    }
-  }
-  return absl::OkStatus();
-}
-
 void UnitReader::State::Deliver(uint32_t file, const Slot& slot, size_t first,
                                 size_t end, const Sink& sink) {
   if (first == end) return;
@@ -146,8 +99,9 @@ void UnitReader::State::Deliver(uint32_t file, const Slot& slot, size_t first,
 
 void UnitReader::State::CheckRun(uint32_t file, const Slot& slot,
                                  const Sink& sink) {
-  size_t good = slot.run->unit_first;  // whole from here on
-  for (size_t i = slot.run->unit_first; i < slot.run->unit_end; ++i) {
+  const size_t units_end = slot.run->first_unit + slot.run->unit_count;
+  size_t good = slot.run->first_unit;  // whole from here on
+  for (size_t i = good; i < units_end; ++i) {
     const Unit& unit = units[i];
     const uint32_t crc = Crc32c(
         slot.buffer.span().subspan(unit.offset - slot.run->offset, unit.bytes));
@@ -160,7 +114,7 @@ void UnitReader::State::CheckRun(uint32_t file, const Slot& slot,
         .IgnoreError();  // looked at through stopped()
     if (stopped()) return;
   }
-  Deliver(file, slot, good, slot.run->unit_end, sink);
+  Deliver(file, slot, good, units_end, sink);
 }
 
 // Takes what a slot's read has brought. The slot is free afterwards, or waits.
@@ -250,10 +204,9 @@ Task<absl::Status> UnitReader::State::ReadFile(const FileWant& want,
     if (status.ok() && damage.size() == damage_before) {
       status = co_await ReadIndex(file);
     }
-    if (status.ok() && damage.size() == damage_before) {
-      status = PlanRuns(want);
-    }
-    if (status.ok() && damage.size() == damage_before) {
+    if (status.ok() && damage.size() == damage_before && want.pick) {
+      runs = want.pick(units, options.read_bytes_max);
+      for (const UnitRead& run : runs) bytes_total += run.bytes;
       status = co_await ReadRuns(file, sink);
     }
   }
@@ -302,16 +255,25 @@ uint64_t UnitReader::bytes_done() const { return state_->bytes_done; }
 uint64_t UnitReader::bytes_total() const { return state_->bytes_total; }
 uint64_t UnitReader::bytes_read() const { return state_->bytes_read; }
 
-std::vector<FileWant> WantEverything(const Manifest& manifest) {
-  std::vector<FileWant> wants;
-  for (uint32_t file = 0; file < manifest.files.size(); ++file) {
-    FileWant want{file, {}, /*all_units=*/true};
-    for (const Chunk& chunk : manifest.files[file].chunks) {
-      want.ranges.push_back({chunk.offset, chunk.offset + chunk.bytes_stored});
+FileWant::Pick PickRange(uint64_t first, uint64_t end) {
+  return [first, end](std::span<const Unit> units, uint64_t bytes_max) {
+    std::vector<UnitRead> reads;
+    for (uint32_t i = 0; i < units.size(); ++i) {
+      const Unit& unit = units[i];
+      if (unit.offset + unit.bytes <= first || unit.offset >= end) continue;
+      if (!reads.empty() &&
+          reads.back().offset + reads.back().bytes == unit.offset &&
+          reads.back().bytes + unit.bytes <= bytes_max) {
+        reads.back().bytes += unit.bytes;
+        ++reads.back().unit_count;
+      } else {
+        reads.push_back({unit.offset, unit.bytes, i, 1});
+      }
     }
-    wants.push_back(std::move(want));
-  }
-  return wants;
+    return reads;
+  };
 }
+
+FileWant::Pick PickAll() { return PickRange(0, UINT64_MAX); }
 
 }  // namespace holdfast::ckpt

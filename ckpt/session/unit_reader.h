@@ -22,6 +22,8 @@
 
 #include "absl/status/status.h"
 #include "ckpt/format/manifest.h"
+#include "ckpt/format/shard.h"
+#include "ckpt/plan/scatter.h"
 #include "ckpt/session/io.h"
 
 namespace holdfast::ckpt {
@@ -51,23 +53,24 @@ struct UnitDamage {
 // "shard-00003.hf, offset 4096 (weight of ...): crc32c is ..."
 std::string ToString(const UnitDamage& damage);
 
-struct ByteRange {
-  uint64_t first = 0;
-  uint64_t end = 0;
+// What is wanted of one file: the reads that `pick` makes of its index (sorted,
+// apart, and covering every chunk of the manifest), each at most `bytes_max`.
+// Without `pick` only the blocks around the data are looked at.
+struct FileWant {
+  using Pick = std::function<std::vector<UnitRead>(std::span<const Unit> units,
+                                                   uint64_t bytes_max)>;
+  uint32_t file = 0;
+  Pick pick;
 };
 
-// The wanted bytes of one file; ranges in any order, overlaps allowed. Without
-// ranges only the blocks around the data are looked at.
-struct FileWant {
-  uint32_t file = 0;
-  std::vector<ByteRange> ranges;
-  bool all_units = false;  // also the units that no range needs
-};
+// Every unit; every unit that has a byte of [first, end).
+FileWant::Pick PickAll();
+FileWant::Pick PickRange(uint64_t first, uint64_t end);
 
 class UnitReader {
  public:
   // Called once for each run of verified bytes, in no particular order. Runs
-  // consist of whole units and so may be larger than what was wanted.
+  // consist of whole units.
   using Sink = std::function<void(uint32_t file, uint64_t offset,
                                   std::span<const std::byte> bytes)>;
 
@@ -92,9 +95,6 @@ class UnitReader {
   struct State;
   std::unique_ptr<State> state_;
 };
-
-// Every byte of the data area of every file.
-std::vector<FileWant> WantEverything(const Manifest& manifest);
 
 }  // namespace holdfast::ckpt
 

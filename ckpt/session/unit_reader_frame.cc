@@ -130,7 +130,29 @@ Task<absl::Status> UnitReader::State::ReadIndex(uint32_t file) {
     }
     end = unit.offset + unit.bytes;
   }
-  co_return absl::OkStatus();
+  co_return CheckCovered(file);
+}
+
+// Every byte of every chunk is in a unit. Both are sorted.
+absl::Status UnitReader::State::CheckCovered(uint32_t file) {
+  auto unit = units.begin();
+  for (const Chunk& chunk : manifest->files[file].chunks) {
+    const uint64_t chunk_end = chunk.offset + chunk.bytes_stored;
+    uint64_t covered = chunk.offset;
+    while (covered < chunk_end) {
+      while (unit != units.end() && unit->offset + unit->bytes <= covered) {
+        ++unit;
+      }
+      if (unit == units.end() || unit->offset > covered) {
+        return Damaged(file, covered, 0,
+                       absl::StrFormat("bytes %d-%d are in no unit of its "
+                                       "index",
+                                       covered, chunk_end - 1));
+      }
+      covered = unit->offset + unit->bytes;
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace holdfast::ckpt

@@ -24,14 +24,6 @@
 namespace holdfast::ckpt {
 
 struct UnitReader::State {
-  // Neighbouring units that are read with one call.
-  struct Run {
-    size_t unit_first = 0;
-    size_t unit_end = 0;
-    uint64_t offset = 0;
-    uint64_t bytes = 0;
-  };
-
   State(Io* io, std::string dir, const Manifest* manifest,
         const UnitReaderOptions& options)
       : io(io),
@@ -48,7 +40,7 @@ struct UnitReader::State {
 
   struct Slot {
     AlignedBuffer buffer;
-    std::optional<Run> run;
+    std::optional<UnitRead> run;
     Io::Ref op;
     int tries = 0;
     absl::Duration retry_at;
@@ -63,7 +55,7 @@ struct UnitReader::State {
   Task<absl::Status> ReadIndex(uint32_t file);
   Task<absl::Status> ReadRuns(uint32_t file, const Sink& sink);
 
-  absl::Status PlanRuns(const FileWant& want);
+  absl::Status CheckCovered(uint32_t file);
   void Finish(uint32_t file, Slot& slot, const Sink& sink,
               absl::Status* failed);
   void CheckRun(uint32_t file, const Slot& slot, const Sink& sink);
@@ -94,7 +86,7 @@ struct UnitReader::State {
   std::vector<Slot> slots;
 
   std::vector<Unit> units;  // of the open file, by offset
-  std::vector<Run> runs;
+  std::vector<UnitRead> runs;
   uint64_t index_offset = 0;
 
   bool cancelled = false;

@@ -54,7 +54,10 @@ struct VerifySession::State {
       if (hash) Hash(file, offset, bytes);
     };
     if (hash) outcome.item_digests.resize(manifest->items.size());
-    std::vector<FileWant> wants = WantEverything(*manifest);
+    std::vector<FileWant> wants;
+    for (uint32_t file = 0; file < manifest->files.size(); ++file) {
+      wants.push_back({file, PickAll()});
+    }
     absl::Status status =
         co_await reader.Read(std::move(wants), std::move(sink));
     outcome.damage = reader.damage();

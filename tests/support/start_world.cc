@@ -34,6 +34,10 @@ StartWorld::StartWorld(SimDisk& disk, const ckpt::JobLayout& layout,
     rank->target = std::make_unique<ckpt::HostTarget>(rank->memory->spans());
     ckpt::SessionEnv env;
     env.storage = rank->storage.get();
+    if (options.wrap) {
+      rank->wrapped = options.wrap(r, *rank->storage);
+      env.storage = rank->wrapped.get();
+    }
     env.group = rank->group.get();
     env.clock = &clock_;
     env.space = 1;
@@ -42,11 +46,27 @@ StartWorld::StartWorld(SimDisk& disk, const ckpt::JobLayout& layout,
     owner.run_id_if_new = kTestRun;
     owner.reader.read_bytes_max = size_t{1} << 20;
     owner.reader.reads_in_flight = 2;
+    if (options.init) {
+      rank->init = options.init(r);
+      ckpt::SessionEnv init_env = env;
+      init_env.storage = rank->init.get();
+      init_env.space = 2;
+      owner.init_env = init_env;
+      owner.init_dir = options.init_dir;
+    }
     if (options.tweak) options.tweak(r, owner);
     rank->session = std::make_unique<ckpt::OwnerSession>(
         env, &layout, rank->target.get(), std::move(owner));
     ranks_.push_back(std::move(rank));
   }
+}
+
+size_t StartWorld::Deliver(ckpt::Storage& storage,
+                           ckpt::OwnerSession& session) {
+  std::array<ckpt::Completion, 4> answers;
+  const size_t count = storage.Poll(answers);
+  for (size_t i = 0; i < count; ++i) session.OnCompletion(answers[i]);
+  return count;
 }
 
 bool StartWorld::Poll() {
@@ -65,9 +85,9 @@ bool StartWorld::Poll() {
   bool moved = false;
   for (const int r : order) {
     RankState& rank = *ranks_[r];
-    std::array<ckpt::Completion, 4> answers;
-    const size_t count = rank.storage->Poll(answers);
-    for (size_t i = 0; i < count; ++i) rank.session->OnCompletion(answers[i]);
+    size_t count =
+        Deliver(rank.wrapped ? *rank.wrapped : *rank.storage, *rank.session);
+    if (rank.init) count += Deliver(*rank.init, *rank.session);
     const auto message = rank.group->Poll();
     if (message) rank.session->OnMessage(*message);
     rank.session->Poll();

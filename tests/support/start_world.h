@@ -33,6 +33,12 @@ class StartWorld {
     ckpt::OwnerOptions owner;
     // Changes a rank's options.
     std::function<void(int rank, ckpt::OwnerOptions&)> tweak;
+    // Puts another storage in front of a rank's.
+    std::function<std::unique_ptr<ckpt::Storage>(int rank, ckpt::Storage&)>
+        wrap;
+    // A second storage for init_env, polled as well; the same for all ranks.
+    std::function<std::unique_ptr<ckpt::Storage>(int rank)> init;
+    std::string init_dir;
   };
 
   // `disk` and `layout` outlive it.
@@ -61,12 +67,17 @@ class StartWorld {
  private:
   struct RankState {
     std::unique_ptr<SimStorage> storage;
+    std::unique_ptr<ckpt::Storage> wrapped;
+    std::unique_ptr<ckpt::Storage> init;
     std::unique_ptr<ckpt::Group> group;
     ckpt::Holding holding;
     std::unique_ptr<JobMemory> memory;
     std::unique_ptr<ckpt::HostTarget> target;
     std::unique_ptr<ckpt::OwnerSession> session;
   };
+
+  // How many answers there were.
+  static size_t Deliver(ckpt::Storage& storage, ckpt::OwnerSession& session);
 
   const ckpt::JobLayout& layout_;
   SimClock clock_;
