@@ -36,7 +36,7 @@ StartWorld::StartWorld(SimDisk& disk, const ckpt::JobLayout& layout,
     env.storage = rank->storage.get();
     if (options.wrap) {
       rank->wrapped = options.wrap(r, *rank->storage);
-      env.storage = rank->wrapped.get();
+      if (rank->wrapped) env.storage = rank->wrapped.get();
     }
     env.group = rank->group.get();
     env.clock = &clock_;

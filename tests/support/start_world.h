@@ -33,7 +33,7 @@ class StartWorld {
     ckpt::OwnerOptions owner;
     // Changes a rank's options.
     std::function<void(int rank, ckpt::OwnerOptions&)> tweak;
-    // Puts another storage in front of a rank's.
+    // Puts another storage in front of a rank's, or nothing (null).
     std::function<std::unique_ptr<ckpt::Storage>(int rank, ckpt::Storage&)>
         wrap;
     // A second storage for init_env, polled as well; the same for all ranks.
