@@ -50,10 +50,6 @@ absl::Status MakeDirs(const std::string& path) {
   return ErrnoStatus("making directory", path);
 }
 
-std::string IncarnationDir(const std::string& run_dir, uint32_t incarnation) {
-  return absl::StrFormat("%s/incarnations/%03d", run_dir, incarnation);
-}
-
 absl::Status WriteAll(int fd, const std::string& path, std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(fd, text.data(), text.size());
@@ -260,6 +256,10 @@ absl::Status RunRecords::WriteEnvironment(
   return ReplaceFile(
       IncarnationDir(data_->run_dir, data_->incarnation) + "/env.json",
       json.dump(2) + "\n");
+}
+
+std::string IncarnationDir(const std::string& run_dir, uint32_t incarnation) {
+  return absl::StrFormat("%s/incarnations/%03d", run_dir, incarnation);
 }
 
 std::string RankLogPath(const std::string& run_dir, uint32_t incarnation,

@@ -100,6 +100,8 @@ class RunRecords {
   std::unique_ptr<Data> data_;
 };
 
+// "RUN/incarnations/003"
+std::string IncarnationDir(const std::string& run_dir, uint32_t incarnation);
 // "RUN/incarnations/003/logs/rank-00000.log"
 std::string RankLogPath(const std::string& run_dir, uint32_t incarnation,
                         int rank);

@@ -34,6 +34,8 @@ inline int ExitCodeOf(const absl::Status& status) {
       return kExitNoCheckpoint;
     case absl::StatusCode::kDataLoss:
       return kExitDataLoss;
+    case absl::StatusCode::kCancelled:
+      return kExitNoProgress;
     case absl::StatusCode::kFailedPrecondition:
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kUnimplemented:

@@ -1,0 +1,449 @@
+// trainer/startup.cc: from options to a run that is ready for its first step.
+
+#include "trainer/startup.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
+#include "ckpt/base/hash.h"
+#include "ckpt/base/log.h"
+#include "ckpt/base/status_macros.h"
+#include "kernels/bf16.h"
+#include "trainer/fingerprint.h"
+#include "trainer/matmul_speed.h"
+#include "trainer/process_memory.h"
+#include "trainer/run_plan.h"
+
+namespace holdfast::trainer {
+namespace {
+
+// Starts in a row from the same step, none of which made one, that end a run.
+constexpr int kStartsWithoutProgressMax = 3;
+
+// The name by which a person lets such a run try again.
+constexpr char kAcceptNoProgress[] = "no-progress";
+
+// DataSource::Fingerprint.
+constexpr size_t kDataFingerprintDigits = 16;
+
+absl::Status OpenData(TrainRun& run, const TrainEnv& env) {
+  DataOptions options;
+  options.seq_len = run.config.model.seq_len;
+  options.vocab = run.config.model.vocab;
+  options.seed = run.config.train.seed;
+  options.check_tokens = env.first_on_host;
+  HF_ASSIGN_OR_RETURN(run.data, DataSource::Open(run.config.data, options));
+  run.train_data = BatchSource::ForTraining(*run.data, run.config.batch);
+  if (run.config.train.eval_interval > 0) {
+    run.eval_data = BatchSource::ForEvaluation(*run.data, run.config.batch,
+                                               run.config.train.eval_seqs);
+    if (run.eval_data->microbatches() == 0) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "train.eval_interval is %d but fewer than batch.micro_seqs = %d "
+          "sequences are held out; raise data.eval_fraction (%g) or set "
+          "train.eval_interval = 0",
+          run.config.train.eval_interval, run.config.batch.micro_seqs,
+          run.config.data.eval_fraction));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// OK when all ranks pass equal text. Collective.
+absl::Status AgreeEqual(Collectives& world, const std::string& text,
+                        const std::string& what) {
+  const int64_t hash = static_cast<int64_t>(ckpt::Hash64(text));
+  // Equal exactly when the largest and the smallest are: ~x reverses the order.
+  int64_t values[] = {hash, ~hash};
+  HF_RETURN_IF_ERROR(world.AllReduceMax(std::span<int64_t>(values)));
+  if (values[0] == ~values[1]) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrFormat("%s differs between ranks (this is rank %d): %s", what,
+                      world.rank(), text));
+}
+
+// Threads change the speed only, never a bit.
+void UseThreads(int64_t configured, int ranks_on_host) {
+  if (configured == 0 && std::getenv("OMP_NUM_THREADS") != nullptr) return;
+  const int threads = configured > 0
+                          ? static_cast<int>(configured)
+                          : omp_get_num_procs() / std::max(1, ranks_on_host);
+  omp_set_num_threads(std::max(1, threads));
+}
+
+// The data's fingerprint, on every rank. One rank of each host reads its files;
+// what they find must be the same.
+absl::StatusOr<std::string> AgreeOnData(const TrainRun& run,
+                                        const TrainEnv& env) {
+  Collectives& world = *env.world;
+  std::string mine;
+  if (env.first_on_host) mine = run.data->Fingerprint();
+  std::string fingerprint(kDataFingerprintDigits, '0');
+  if (world.rank() == 0) fingerprint = mine;
+  HF_RETURN_IF_ERROR(
+      world.Broadcast(std::as_writable_bytes(std::span<char>(fingerprint)), 0));
+  absl::Status status;
+  if (env.first_on_host && mine != fingerprint) {
+    status = absl::FailedPreconditionError(absl::StrFormat(
+        "the data files on %s have fingerprint %s, those of rank 0 %s",
+        env.host, mine, fingerprint));
+  }
+  HF_RETURN_IF_ERROR(Agree(world, status, "comparing the data files"));
+  return fingerprint;
+}
+
+// Bytes of memory that the system could give out now.
+int64_t AvailableMemoryBytes() {
+  std::FILE* const file = std::fopen("/proc/meminfo", "re");
+  if (file == nullptr) return 0;
+  char line[256];
+  long long kib = 0;
+  while (std::fgets(line, sizeof line, file) != nullptr) {
+    if (std::sscanf(line, "MemAvailable: %lld kB", &kib) == 1) break;
+  }
+  std::fclose(file);
+  return kib * 1024;
+}
+
+absl::Status MakeRunner(TrainRun& run, TrainEnv& env) {
+  StepOptions options;
+  options.model = run.config.model;
+  options.optim = run.config.optim;
+  options.numerics = run.config.numerics;
+  options.batch = run.config.batch;
+  options.layout = run.layout.get();
+  options.mesh = &run.collectives;
+  run.device = kernels::NewCpuDevice();
+  options.device = run.device.get();
+  options.clock = env.clock;
+  HF_ASSIGN_OR_RETURN(
+      const MemoryPlan plan,
+      StepRunner::PlanMemory(options, ckpt::Rank{env.world->rank()}));
+  run.memory_planned_bytes = plan.total();
+  const int64_t available = AvailableMemoryBytes();
+  if (available > 0 && plan.total() > available) {
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "rank %d needs %.2f GB (weights %.2f, gradients %.2f, optimizer %.2f, "
+        "partial sums %.2f, activations %.2f, buffers %.2f), %s has %.2f GB "
+        "free; "
+        "use more ranks, a smaller batch.micro_seqs or a smaller model",
+        env.world->rank(), plan.total() / 1e9, plan.weights / 1e9,
+        plan.gradients / 1e9, plan.optimizer / 1e9, plan.live_sums / 1e9,
+        plan.activations / 1e9, plan.buffers / 1e9, env.host, available / 1e9));
+  }
+  run.memory_base_bytes = ReadProcessMemory().resident_bytes;
+  HF_ASSIGN_OR_RETURN(run.runner, StepRunner::Create(options));
+  return absl::OkStatus();
+}
+
+absl::Status OpenCheckpointer(TrainRun& run, TrainEnv& env) {
+  std::error_code error;
+  std::filesystem::create_directories(run.options.run_dir, error);
+  if (error) {
+    return absl::PermissionDeniedError(
+        absl::StrFormat("making the run directory %s: %s", run.options.run_dir,
+                        error.message()));
+  }
+  const CheckpointConfig& config = run.config.checkpoint;
+  ckpt::CheckpointerOptions options;
+  options.run_dir = run.options.run_dir;
+  options.keep_last = static_cast<int>(config.keep_last);
+  options.keep_every = config.keep_every;
+  options.fence_ms = config.fence_ms;
+  options.arena_bytes = static_cast<uint64_t>(config.arena_mb) << 20;
+  options.vote_timeout_ms = config.vote_timeout_ms;
+  options.queue_depth = static_cast<int>(config.queue_depth);
+  switch (config.storage) {
+    case StorageChoice::kAuto:
+      options.storage = "auto";
+      break;
+    case StorageChoice::kUring:
+      options.storage = "io_uring";
+      break;
+    case StorageChoice::kPosix:
+      options.storage = "posix";
+      break;
+  }
+  options.fault_spec = run.options.fault_spec;
+  std::vector<std::span<std::byte>> regions;
+  for (const kernels::Buffer& region : run.runner->state().regions()) {
+    regions.emplace_back(region.data, region.bytes);
+  }
+  HF_ASSIGN_OR_RETURN(
+      run.checkpointer,
+      ckpt::Checkpointer::Open(options, std::move(env.checkpoint_group),
+                               run.layout, std::move(regions), *env.clock));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ckpt::LoadRequest> MakeLoadRequest(
+    const TrainRun& run, const std::string& data_fingerprint,
+    const std::string& numerics_fingerprint) {
+  using Resume = ckpt::LoadRequest::Resume;
+  ckpt::LoadRequest request;
+  const std::string& resume = run.options.resume;
+  if (resume == "auto") {
+    request.resume = Resume::kAuto;
+  } else if (resume == "never") {
+    request.resume = Resume::kNever;
+  } else if (resume == "required") {
+    request.resume = Resume::kRequired;
+  } else if (absl::SimpleAtoi(resume, &request.step) && request.step >= 0) {
+    request.resume = Resume::kStep;
+  } else {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "--resume=%s: expected auto, never, required or a step", resume));
+  }
+  request.init_from = run.options.init_from;
+  request.init_weights_only = run.options.init_weights_only;
+  // Weights alone may come from any run whose tensors fit.
+  if (request.init_weights_only) return request;
+  const Config config = run.config;
+  std::vector<std::string> accepted;
+  for (const std::string& name : run.options.accept_change) {
+    if (name != kAcceptNoProgress) accepted.push_back(name);
+  }
+  request.validate = [=](const std::map<std::string, std::string>& attributes)
+      -> absl::Status {
+    HF_ASSIGN_OR_RETURN(const ResumeState saved, FromAttributes(attributes));
+    HF_ASSIGN_OR_RETURN(const std::vector<ConfigDifference> differences,
+                        CompareForResume(saved, config, data_fingerprint,
+                                         numerics_fingerprint));
+    return RefuseUnaccepted(differences, accepted);
+  };
+  return request;
+}
+
+// Masters from the weights of the owned blocks, which a load of weights alone
+// has filled; the moments stay zero.
+void AdoptWeights(TrainState& state) {
+  const int64_t elements = state.shape().owned.count * ckpt::kBlockElements;
+  const int64_t first = state.shape().owned.first * ckpt::kBlockElements;
+  float* const master = state.regions()[ckpt::kMasterRegion].as<float>();
+  if (state.shape().weight_bytes == 4) {
+    const float* const weight =
+        state.regions()[ckpt::kWeightRegion].as<float>() + first;
+    std::copy(weight, weight + elements, master);
+    return;
+  }
+  const kernels::Bf16* const weight =
+      state.regions()[ckpt::kWeightRegion].as<kernels::Bf16>() + first;
+  for (int64_t i = 0; i < elements; ++i)
+    master[i] = kernels::ToFloat(weight[i]);
+}
+
+// The state that a loaded or a fresh run begins with.
+absl::Status SetState(TrainRun& run, const std::string& data_fingerprint,
+                      const std::string& numerics_fingerprint) {
+  const bool continues =
+      run.load.loaded && !(run.load.from_init && run.options.init_weights_only);
+  if (continues) {
+    HF_ASSIGN_OR_RETURN(run.state, FromAttributes(run.load.attributes));
+  }
+  run.state.seed = run.config.train.seed;
+  run.state.data_fingerprint = data_fingerprint;
+  run.state.numerics_fingerprint = numerics_fingerprint;
+  run.state.config = CanonicalText(run.config);
+  if (run.load.loaded && !continues) AdoptWeights(run.runner->state());
+  if (run.load.loaded) return run.runner->RefreshWeights();
+  return run.runner->Initialise(run.config.train.seed);
+}
+
+// A run that crashes before its first step, is started again, and crashes
+// again, burns an allocation without end.
+absl::Status RefuseWithoutProgress(const TrainRun& run) {
+  HF_ASSIGN_OR_RETURN(const std::vector<JournalEvent> events,
+                      ReadJournal(run.options.run_dir));
+  int starts = 0;
+  for (auto event = events.rbegin(); event != events.rend(); ++event) {
+    if (event->event == "stop") {
+      const auto code = event->facts.find("exit_code");
+      if (code != event->facts.end() &&
+          (code->second.integer == 0 || code->second.integer == 75)) {
+        break;
+      }
+    }
+    if (event->event != "start") continue;
+    const auto step = event->facts.find("step");
+    if (step == event->facts.end() || step->second.integer != run.state.step) {
+      break;
+    }
+    ++starts;
+  }
+  for (const std::string& name : run.options.accept_change) {
+    if (name == kAcceptNoProgress) return absl::OkStatus();
+  }
+  if (starts < kStartsWithoutProgressMax) return absl::OkStatus();
+  return absl::CancelledError(absl::StrFormat(
+      "the last %d starts of %s all began at step %d and ended without a saved "
+      "step; look at incarnations/*/logs, then start with "
+      "--accept-change=%s",
+      starts, run.options.run_dir, run.state.step, kAcceptNoProgress));
+}
+
+void SayWhereWeStart(const TrainRun& run) {
+  for (const ckpt::SteppedOver& over : run.load.stepped_over) {
+    HF_LOG_WARNING("stepped over %s: %s", ckpt::ToString(over.id), over.reason);
+  }
+  if (run.load.loaded) {
+    HF_LOG_INFO(
+        "%s %s of layout %s as layout %s: step %d, %.1f MB a rank in %.2f s",
+        run.load.from_init ? "initialised from" : "resumed",
+        ckpt::ToString(run.load.id), run.load.layout_from,
+        run.layout->description(), run.load.step, run.load.bytes_read / 1e6,
+        run.load.seconds);
+  } else {
+    HF_LOG_INFO("fresh start, layout %s, seed %d", run.layout->description(),
+                run.config.train.seed);
+  }
+}
+
+void SayWhatRuns(const TrainRun& run) {
+  const NumericsConfig& numerics = run.config.numerics;
+  const BatchConfig& batch = run.config.batch;
+  HF_LOG_INFO(
+      "%s: %.3fM parameters, %d steps of %d sequences x %d tokens (%d "
+      "microbatches "
+      "a step)",
+      run.layout->description(), ParameterCount(run.config.model) / 1e6,
+      run.config.train.steps, batch.global_seqs, run.config.model.seq_len,
+      batch.global_seqs / batch.micro_seqs);
+  if (numerics.invariant) {
+    const MemoryPlan memory = run.runner->memory();
+    HF_LOG_INFO(
+        "sums: %d leaves over DP %d, %.1f MB of partial sums a rank; the same "
+        "bits on any DP and PP",
+        numerics.virtual_dp, run.mesh.dp, memory.live_sums / 1e6);
+  } else {
+    HF_LOG_WARNING(
+        "sums: numerics.invariant = false; no promise of equal bits on another "
+        "DP");
+  }
+}
+
+}  // namespace
+
+absl::Status Agree(Collectives& world, const absl::Status& mine,
+                   const std::string& phase) {
+  int64_t failed = mine.ok() ? 0 : 1 + world.rank();
+  HF_RETURN_IF_ERROR(world.AllReduceMax({&failed, 1}));
+  if (!mine.ok()) return mine;
+  if (failed == 0) return absl::OkStatus();
+  return absl::AbortedError(absl::StrFormat(
+      "%s failed on rank %d, whose log has the reason", phase, failed - 1));
+}
+
+void FenceGate::BeforeUpdate(int64_t first, int64_t count) {
+  constexpr int64_t kF32BlockBytes = ckpt::kBlockElements * 4;
+  const int64_t weight_block_bytes = ckpt::kBlockElements * weight_bytes_;
+  checkpointer_.FenceWrite(
+      ckpt::kWeightRegion,
+      static_cast<uint64_t>((owned_first_ + first) * weight_block_bytes),
+      static_cast<uint64_t>(count * weight_block_bytes));
+  for (const uint32_t region :
+       {ckpt::kMasterRegion, ckpt::kExpAvgRegion, ckpt::kExpAvgSqRegion}) {
+    checkpointer_.FenceWrite(region,
+                             static_cast<uint64_t>(first * kF32BlockBytes),
+                             static_cast<uint64_t>(count * kF32BlockBytes));
+  }
+}
+
+absl::StatusOr<std::unique_ptr<TrainRun>> StartRun(const TrainOptions& options,
+                                                   TrainEnv& env) {
+  auto run = std::make_unique<TrainRun>();
+  run->options = options;
+  Collectives& world = *env.world;
+  const bool is_root = world.rank() == 0;
+  const Heartbeat::Scope scope(env.heartbeat, "start-up", absl::Seconds(600));
+
+  const auto configure = [&]() -> absl::Status {
+    HF_ASSIGN_OR_RETURN(run->config,
+                        LoadConfig(options.config_path, options.sets));
+    HF_RETURN_IF_ERROR(ResolveConfig(run->config, world.size()));
+    run->mesh = MeshOf(run->config);
+    UseThreads(run->config.threads, env.ranks_on_host);
+    return absl::OkStatus();
+  };
+  HF_RETURN_IF_ERROR(Agree(world, configure(), "reading the configuration"));
+  HF_RETURN_IF_ERROR(Agree(world, OpenData(*run, env), "opening the data"));
+
+  // Every rank computes the same thing in the same way, or nobody starts.
+  const std::string numerics = NumericsFingerprint(run->config);
+  HF_RETURN_IF_ERROR(
+      AgreeEqual(world, CanonicalText(run->config), "the configuration"));
+  HF_RETURN_IF_ERROR(AgreeEqual(world, numerics, "the numerics fingerprint"));
+  HF_ASSIGN_OR_RETURN(const std::string data, AgreeOnData(*run, env));
+
+  const auto make_layout = [&]() -> absl::Status {
+    HF_ASSIGN_OR_RETURN(run->layout, LayoutOf(run->config));
+    return absl::OkStatus();
+  };
+  HF_RETURN_IF_ERROR(Agree(world, make_layout(), "making the layout"));
+  HF_ASSIGN_OR_RETURN(run->collectives, SplitMesh(world, run->mesh));
+  // Measured before the state is there, so that its memory is not counted.
+  HF_RETURN_IF_ERROR(world.Barrier());
+  const double flops = MeasureMatmulFlops(
+      run->config.numerics.compute,
+      run->config.batch.micro_seqs * run->config.model.seq_len,
+      run->config.model.hidden, run->config.model.ffn / run->mesh.tp);
+  int64_t megaflops = static_cast<int64_t>(flops / 1e6);
+  HF_RETURN_IF_ERROR(world.AllReduceSum(std::span<int64_t>(&megaflops, 1)));
+  run->matmul_flops = static_cast<double>(megaflops) * 1e6;
+  HF_RETURN_IF_ERROR(Agree(world, MakeRunner(*run, env), "taking the memory"));
+  HF_RETURN_IF_ERROR(
+      Agree(world, OpenCheckpointer(*run, env), "opening the run directory"));
+
+  HF_ASSIGN_OR_RETURN(const ckpt::LoadRequest request,
+                      MakeLoadRequest(*run, data, numerics));
+  HF_ASSIGN_OR_RETURN(run->load, run->checkpointer->ClaimAndLoad(request));
+  if (env.on_claimed) env.on_claimed(run->load.incarnation);
+  HF_RETURN_IF_ERROR(SetState(*run, data, numerics));
+
+  const auto open_records = [&]() -> absl::Status {
+    HF_RETURN_IF_ERROR(
+        MakeIncarnationDirs(options.run_dir, run->load.incarnation));
+    if (env.log_to_files) {
+      HF_RETURN_IF_ERROR(ckpt::InitLog(
+          is_root ? ckpt::LogLevel::kInfo : ckpt::LogLevel::kError,
+          RankLogPath(options.run_dir, run->load.incarnation, world.rank()),
+          absl::StrFormat("rank %d", world.rank())));
+    }
+    if (!is_root) return absl::OkStatus();
+    HF_RETURN_IF_ERROR(RefuseWithoutProgress(*run));
+    HF_ASSIGN_OR_RETURN(
+        run->records, RunRecords::Open(options.run_dir, run->load.incarnation));
+    HF_RETURN_IF_ERROR(run->records->WriteConfig(CanonicalText(run->config)));
+    HF_RETURN_IF_ERROR(
+        run->records->WriteEnvironment({{"command", env.command},
+                                        {"host", env.host},
+                                        {"world", world.size()},
+                                        {"layout", run->layout->description()},
+                                        {"numerics", numerics},
+                                        {"data", data}}));
+    HF_RETURN_IF_ERROR(run->records->WriteJournal(
+        "start", {{"step", run->state.step},
+                  {"layout", run->layout->description()},
+                  {"world", world.size()},
+                  {"resumed", run->load.loaded},
+                  {"layout_from", run->load.layout_from},
+                  {"load_seconds", run->load.seconds}}));
+    return run->records->WriteStatus("running", run->state.step, std::nullopt,
+                                     "");
+  };
+  HF_RETURN_IF_ERROR(Agree(world, open_records(), "opening the run's records"));
+  if (is_root) {
+    SayWhatRuns(*run);
+    SayWhereWeStart(*run);
+  }
+  return run;
+}
+
+}  // namespace holdfast::trainer

@@ -1,0 +1,476 @@
+// trainer/trainer.cc: the training loop.
+//
+//   start (startup.cc)
+//   for each step
+//     RunStep      forward, backward, reduce, update behind the fence, gather
+//     Evaluate     every train.eval_interval steps
+//     AgreeOnNext  one all-reduce: signals, saves due, saves that failed
+//     BeginSave    returns at once; the ckpt thread writes beside the next
+//     steps
+//   last save, stop
+//
+// Nothing is decided by one rank alone: what a rank has seen (a signal, a save
+// that is still in flight) goes into the agreement, and all act on its result.
+
+#include "trainer/trainer.h"
+
+#include <bit>
+#include <cmath>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "ckpt/base/log.h"
+#include "ckpt/base/status_macros.h"
+#include "trainer/fault/exit_codes.h"
+#include "trainer/fault/signals.h"
+#include "trainer/model/tensor_table.h"
+#include "trainer/process_memory.h"
+#include "trainer/save_policy.h"
+#include "trainer/startup.h"
+
+namespace holdfast::trainer {
+namespace {
+
+using Outcome = ckpt::SaveReport::Outcome;
+
+// What all ranks know after AgreeOnNext: the largest value that any rank put
+// in.
+struct Agreement {
+  bool leave = false;           // SIGTERM or SIGINT somewhere
+  bool save = false;            // SIGUSR1 somewhere, or rank 0 says it is due
+  bool save_in_flight = false;  // somewhere
+  int64_t failed_in_a_row = 0;
+  int64_t peak_bytes = 0;
+};
+
+class Loop {
+ public:
+  Loop(TrainRun& run, TrainEnv& env)
+      : run_(run),
+        env_(env),
+        world_(*env.world),
+        is_root_(env.world->rank() == 0),
+        policy_(run.config.checkpoint.interval, env.clock->Monotonic()),
+        gate_(*run.checkpointer, run.runner->state().shape().owned.first,
+              run.runner->state().shape().weight_bytes),
+        flops_per_token_(FlopsPerToken(run.config.model)) {}
+
+  absl::StatusOr<TrainOutcome> Run();
+
+ private:
+  // Fills `line` on rank 0.
+  absl::Status RunOneStep(MetricsLine& line);
+  // Adds to `line` when an evaluation is due; leaves early when asked to leave.
+  absl::Status Evaluate(MetricsLine& line);
+  absl::Status Report(const MetricsLine& line);
+  // Exit code and message of a run that may not go on, if it may not.
+  absl::Status RefuseToGoOn(const Agreement& agreement) const;
+  absl::StatusOr<Agreement> AgreeOnNext(bool save_due);
+  absl::Status BeginSave();
+  // Reports a save that has ended, if one has.
+  absl::Status CollectSave(std::optional<ckpt::SaveReport> report);
+  // Saves the present step unless that is done already, and waits for it.
+  absl::Status SaveAndWait(const char* why);
+  absl::Status Journal(const std::string& event,
+                       std::map<std::string, JournalValue> facts);
+  // Planned and measured memory, once. Collective.
+  absl::Status ReportMemoryOnce();
+  std::string SaveText(const ckpt::SaveReport& report) const;
+
+  TrainRun& run_;
+  TrainEnv& env_;
+  Collectives& world_;
+  const bool is_root_;
+  SavePolicy policy_;
+  FenceGate gate_;
+  const double flops_per_token_;
+  StallMeter stall_;
+  int64_t nonfinite_in_a_row_ = 0;
+  int64_t peak_bytes_ = 0;  // of any rank
+  int64_t save_begun_step_ = -1;
+  bool beside_save_ = false;  // a save was in flight during the last step
+  bool memory_reported_ = false;
+  int64_t steps_made_ = 0;
+};
+
+absl::Status Loop::Journal(const std::string& event,
+                           std::map<std::string, JournalValue> facts) {
+  if (!is_root_) return absl::OkStatus();
+  return run_.records->WriteJournal(event, std::move(facts));
+}
+
+absl::StatusOr<Agreement> Loop::AgreeOnNext(bool save_due) {
+  const Heartbeat::Scope scope(env_.heartbeat, "agree on what comes next");
+  const SignalAction action = RequestedAction();
+  int64_t values[] = {
+      static_cast<int64_t>(action),
+      is_root_ && save_due,
+      run_.checkpointer->save_in_flight(),
+      run_.checkpointer->counters().failed_in_a_row,
+      ReadProcessMemory().peak_bytes,
+  };
+  HF_RETURN_IF_ERROR(world_.AllReduceMax(std::span<int64_t>(values)));
+  const auto agreed = static_cast<SignalAction>(values[0]);
+  if (agreed == SignalAction::kSave) ClearSaveRequest();
+  Agreement agreement;
+  agreement.leave = agreed == SignalAction::kSaveAndLeave;
+  agreement.save = agreed == SignalAction::kSave || values[1] != 0;
+  agreement.save_in_flight = values[2] != 0;
+  agreement.failed_in_a_row = values[3];
+  agreement.peak_bytes = values[4];
+  return agreement;
+}
+
+std::string Loop::SaveText(const ckpt::SaveReport& report) const {
+  std::string text = absl::StrFormat(
+      "%.1f MB durable in %.2f s, %.2f GB/s a rank", report.bytes_total / 1e6,
+      report.seconds, report.bytes_per_s / 1e9);
+  if (report.raw_share > 0) {
+    absl::StrAppendFormat(&text, " (%.0f %% of the raw device)",
+                          100 * report.raw_share);
+  }
+  return text;
+}
+
+absl::Status Loop::CollectSave(std::optional<ckpt::SaveReport> report) {
+  if (!report.has_value()) return absl::OkStatus();
+  const std::string name = ckpt::ToString(report->id);
+  if (report->outcome == Outcome::kCommitted) {
+    if (is_root_) {
+      HF_LOG_INFO("step %d: saved %s: %s", report->step, name,
+                  SaveText(*report));
+    }
+  } else {
+    HF_LOG_WARNING(
+        "saving step %d (%s): %s; the save is abandoned, training goes on, "
+        "step "
+        "%d is still whole",
+        report->step, name, report->status.ToString(),
+        run_.checkpointer->counters().last_durable_step);
+  }
+  const auto outcome = [&]() -> const char* {
+    switch (report->outcome) {
+      case Outcome::kCommitted:
+        return "committed";
+      case Outcome::kAborted:
+        return "aborted";
+      case Outcome::kFailed:
+        return "failed";
+      case Outcome::kUnknown:
+        return "unknown";
+      case Outcome::kSkipped:
+        return "skipped";
+    }
+    return "unknown";
+  }();
+  return Journal("save",
+                 {{"step", report->step},
+                  {"checkpoint", name},
+                  {"outcome", outcome},
+                  {"status", std::string(report->status.message())},
+                  {"bytes_total", static_cast<int64_t>(report->bytes_total)},
+                  {"seconds", report->seconds},
+                  {"bytes_per_s", report->bytes_per_s},
+                  {"raw_share", report->raw_share},
+                  {"bytes_copied", static_cast<int64_t>(report->bytes_copied)},
+                  {"fence_wait_ms", report->fence_wait_ms},
+                  {"fence_copy_ms", report->fence_copy_ms},
+                  {"thread_cpu_seconds", report->thread_cpu_seconds}});
+}
+
+absl::Status Loop::BeginSave() {
+  const absl::Duration start = env_.clock->Monotonic();
+  ckpt::SaveRequest request;
+  request.step = run_.state.step;
+  request.attributes = ToAttributes(run_.state);
+  HF_RETURN_IF_ERROR(run_.checkpointer->BeginSave(request));
+  const absl::Duration now = env_.clock->Monotonic();
+  stall_.SaveBegan(absl::ToDoubleMilliseconds(now - start));
+  policy_.Began(now);
+  save_begun_step_ = run_.state.step;
+  return absl::OkStatus();
+}
+
+absl::Status Loop::SaveAndWait(const char* why) {
+  const Heartbeat::Scope scope(env_.heartbeat, "wait for a save",
+                               absl::InfiniteDuration());
+  // The sessions hold their own deadlines; this one only bounds their sum.
+  const absl::Duration patience =
+      3 * absl::Milliseconds(run_.config.checkpoint.vote_timeout_ms) +
+      absl::Minutes(10);
+  for (int tries = 0; tries < 2; ++tries) {
+    HF_RETURN_IF_ERROR(CollectSave(run_.checkpointer->WaitForSave(patience)));
+    // All ranks must begin the same save or none: durable is what all say.
+    int64_t durable_step = -run_.checkpointer->counters().last_durable_step;
+    HF_RETURN_IF_ERROR(world_.AllReduceMax({&durable_step, 1}));
+    if (-durable_step == run_.state.step) return absl::OkStatus();
+    if (tries == 1) break;
+    if (is_root_) HF_LOG_INFO("step %d: saving, %s", run_.state.step, why);
+    HF_RETURN_IF_ERROR(BeginSave());
+  }
+  return absl::UnavailableError(absl::StrFormat(
+      "step %d could not be saved (%s); the newest whole checkpoint is of step "
+      "%d",
+      run_.state.step, why, run_.checkpointer->counters().last_durable_step));
+}
+
+absl::Status Loop::Evaluate(MetricsLine& line) {
+  const TrainConfig& train = run_.config.train;
+  if (train.eval_interval == 0 || run_.state.step % train.eval_interval != 0 ||
+      run_.eval_data == nullptr) {
+    return absl::OkStatus();
+  }
+  const Heartbeat::Scope scope(env_.heartbeat, "evaluate",
+                               absl::Seconds(run_.config.fault.step_timeout_s));
+  // In a few parts, so that a signal need not wait for the whole. Their number
+  // does not depend on the layout, and so neither do the bits.
+  constexpr int64_t kParts = 4;
+  const int64_t total = run_.eval_data->microbatches();
+  double weighted = 0;
+  int64_t counted = 0;
+  for (int64_t part = 0; part < kParts; ++part) {
+    const int64_t first = total * part / kParts;
+    const int64_t count = total * (part + 1) / kParts - first;
+    if (count == 0) continue;
+    run_.eval_data->StartEval(first);
+    HF_ASSIGN_OR_RETURN(const EvalResult result,
+                        run_.runner->RunEval(count, *run_.eval_data));
+    if (result.counting_tokens > 0) {
+      weighted += result.loss * static_cast<double>(result.counting_tokens);
+      counted += result.counting_tokens;
+    }
+    HF_ASSIGN_OR_RETURN(const Agreement agreement, AgreeOnNext(false));
+    if (agreement.leave) return absl::OkStatus();
+  }
+  if (counted > 0) line.eval_loss = weighted / static_cast<double>(counted);
+  return absl::OkStatus();
+}
+
+absl::Status Loop::ReportMemoryOnce() {
+  // After the second step everything that is made on first use has been made.
+  if (memory_reported_ || ++steps_made_ < 2) return absl::OkStatus();
+  memory_reported_ = true;
+  int64_t values[] = {
+      ReadProcessMemory().resident_bytes - run_.memory_base_bytes,
+      run_.memory_planned_bytes};
+  HF_RETURN_IF_ERROR(world_.AllReduceMax(std::span<int64_t>(values)));
+  if (!is_root_) return absl::OkStatus();
+  HF_LOG_INFO(
+      "memory of the fullest rank over the base: planned %.1f MB, measured "
+      "%.1f "
+      "MB (%+.1f %%)",
+      values[1] / 1e6, values[0] / 1e6,
+      100.0 * static_cast<double>(values[0] - values[1]) /
+          static_cast<double>(values[1]));
+  return Journal("memory",
+                 {{"planned_bytes", values[1]}, {"measured_bytes", values[0]}});
+}
+
+absl::Status Loop::RunOneStep(MetricsLine& line) {
+  const Heartbeat::Scope scope(env_.heartbeat,
+                               absl::StrFormat("step %d", run_.state.step + 1),
+                               absl::Seconds(run_.config.fault.step_timeout_s));
+  const absl::Duration start = env_.clock->Monotonic();
+  const BatchInfo batch = run_.train_data->StartStep(run_.state.data);
+  HF_ASSIGN_OR_RETURN(
+      const StepResult result,
+      run_.runner->RunStep(run_.state.step + 1, batch.counting_tokens,
+                           *run_.train_data, &gate_));
+
+  // The step is whole: only now does the state move on.
+  run_.state.step += 1;
+  run_.state.tokens += static_cast<uint64_t>(batch.counting_tokens);
+  run_.state.data.cursor = batch.next_cursor;
+  if (result.skipped_nonfinite) {
+    ++run_.state.skipped_steps;
+    ++nonfinite_in_a_row_;
+  } else {
+    nonfinite_in_a_row_ = 0;
+  }
+
+  const double step_ms =
+      absl::ToDoubleMilliseconds(env_.clock->Monotonic() - start);
+  beside_save_ = beside_save_ || run_.checkpointer->save_in_flight();
+  const std::optional<double> stall = stall_.StepDone(step_ms, beside_save_);
+  beside_save_ = run_.checkpointer->save_in_flight();
+  if (stall.has_value()) {
+    HF_RETURN_IF_ERROR(Journal(
+        "save_stall", {{"step", save_begun_step_}, {"stall_ms", *stall}}));
+  }
+  if (!is_root_) return absl::OkStatus();
+
+  line.time = absl::ToDoubleSeconds(env_.clock->WallTime() - absl::UnixEpoch());
+  line.step = run_.state.step;
+  line.loss = result.loss;
+  line.loss_bits = result.loss_bits;
+  line.grad_norm = result.grad_norm;
+  line.grad_norm_bits = std::bit_cast<uint64_t>(line.grad_norm);
+  line.lr = result.lr;
+  line.tokens = batch.counting_tokens;
+  line.tokens_per_s = static_cast<double>(result.tokens) / (step_ms / 1000);
+  line.step_ms = step_ms;
+  line.mfu = run_.matmul_flops > 0
+                 ? line.tokens_per_s * flops_per_token_ / run_.matmul_flops
+                 : 0;
+  line.peak_bytes = peak_bytes_;
+  line.fwd_ms.assign(result.fwd_ms.begin(), result.fwd_ms.end());
+  line.bwd_ms.assign(result.bwd_ms.begin(), result.bwd_ms.end());
+  line.wait_ms.assign(result.wait_ms.begin(), result.wait_ms.end());
+  line.sample_digest = batch.sample_digest;
+  line.save_stall_ms = stall.value_or(0);
+  line.last_durable_step = run_.checkpointer->counters().last_durable_step;
+  line.layout = run_.layout->description();
+  line.incarnation = run_.load.incarnation;
+  line.skipped = result.skipped_nonfinite;
+  return absl::OkStatus();
+}
+
+absl::Status Loop::Report(const MetricsLine& line) {
+  if (!is_root_) return absl::OkStatus();
+  const TrainConfig& train = run_.config.train;
+  if (line.step % train.log_interval == 0 || line.step == train.steps ||
+      line.eval_loss.has_value() || line.skipped) {
+    std::string text = absl::StrFormat(
+        "step %d/%d  loss %.4f  grad %.3f  lr %.2e  %.0f tok/s  %.0f ms",
+        line.step, train.steps, line.loss, line.grad_norm, line.lr,
+        line.tokens_per_s, line.step_ms);
+    if (line.eval_loss.has_value()) {
+      absl::StrAppendFormat(&text, "  eval %.4f", *line.eval_loss);
+    }
+    if (line.skipped) text += "  NOT FINITE: no update";
+    const double left_s = (train.steps - line.step) * line.step_ms / 1000;
+    absl::StrAppendFormat(&text, "  left %s",
+                          absl::FormatDuration(absl::Seconds(
+                              static_cast<int64_t>(left_s + 0.5))));
+    HF_LOG_INFO("%s", text);
+  }
+  HF_RETURN_IF_ERROR(run_.records->WriteMetrics(line));
+  return run_.records->WriteStatus("running", line.step, std::nullopt, "");
+}
+
+absl::Status Loop::RefuseToGoOn(const Agreement& agreement) const {
+  if (agreement.failed_in_a_row >= run_.config.checkpoint.failures_max) {
+    return absl::UnavailableError(absl::StrFormat(
+        "%d saves in a row have failed (checkpoint.failures_max = %d): "
+        "training "
+        "on would only risk more work; step %d is the newest whole checkpoint",
+        agreement.failed_in_a_row, run_.config.checkpoint.failures_max,
+        run_.checkpointer->counters().last_durable_step));
+  }
+  if (nonfinite_in_a_row_ >= run_.config.fault.nonfinite_max) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "%d steps in a row gave a gradient that is not finite "
+        "(fault.nonfinite_max = %d); none of them changed the model; lower "
+        "optim.lr, skip the data, or look at the last checkpoint",
+        nonfinite_in_a_row_, run_.config.fault.nonfinite_max));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TrainOutcome> Loop::Run() {
+  TrainOutcome outcome;
+  outcome.incarnation = run_.load.incarnation;
+  HF_ASSIGN_OR_RETURN(Agreement next, AgreeOnNext(false));
+  while (true) {
+    outcome.step = run_.state.step;
+    if (next.leave) {
+      if (run_.state.step > 0) {
+        HF_RETURN_IF_ERROR(SaveAndWait("asked to leave by a signal"));
+      }
+      outcome.exit_code = kExitSavedRestart;
+      outcome.message = absl::StrFormat(
+          "step %d is saved; start again with the same command to go on",
+          run_.state.step);
+      return outcome;
+    }
+    if (run_.state.step >= run_.config.train.steps) {
+      HF_RETURN_IF_ERROR(SaveAndWait("the last step"));
+      outcome.exit_code = kExitFinished;
+      outcome.message =
+          absl::StrFormat("all %d steps are done", run_.state.step);
+      return outcome;
+    }
+    HF_RETURN_IF_ERROR(RefuseToGoOn(next));
+    if (next.save && !next.save_in_flight) {
+      HF_RETURN_IF_ERROR(BeginSave());
+    } else if (next.save) {
+      if (is_root_) {
+        HF_LOG_WARNING(
+            "step %d: a save is due while the one of step %d is still being "
+            "written; it is skipped",
+            run_.state.step, save_begun_step_);
+      }
+      HF_RETURN_IF_ERROR(Journal("skip_save", {{"step", run_.state.step}}));
+    }
+
+    MetricsLine line;
+    HF_RETURN_IF_ERROR(RunOneStep(line));
+    HF_RETURN_IF_ERROR(CollectSave(run_.checkpointer->PollSave()));
+    HF_RETURN_IF_ERROR(Evaluate(line));
+    HF_RETURN_IF_ERROR(Report(line));
+    HF_ASSIGN_OR_RETURN(next, AgreeOnNext(policy_.Due(
+                                  run_.state.step, env_.clock->Monotonic())));
+    peak_bytes_ = next.peak_bytes;
+    HF_RETURN_IF_ERROR(ReportMemoryOnce());
+  }
+}
+
+}  // namespace
+
+TrainOutcome Train(const TrainOptions& options, TrainEnv env) {
+  TrainOutcome outcome;
+  const bool is_root = env.world->rank() == 0;
+  absl::StatusOr<std::unique_ptr<TrainRun>> run = StartRun(options, env);
+  if (!run.ok()) {
+    outcome.exit_code = ExitCodeOf(run.status());
+    outcome.message = std::string(run.status().message());
+    return outcome;
+  }
+  absl::Status status;
+  {
+    Loop loop(**run, env);
+    absl::StatusOr<TrainOutcome> result = loop.Run();
+    if (result.ok()) {
+      outcome = *std::move(result);
+    } else {
+      status = result.status();
+      outcome.peers_may_wait = true;
+    }
+  }
+  // After an error the others may be gone: leave without waiting for them.
+  if (status.ok()) {
+    status = (*run)->checkpointer->Close();
+    if (!status.ok()) HF_LOG_ERROR("closing: %s", status.ToString());
+  }
+  if (!status.ok()) {
+    outcome.exit_code = ExitCodeOf(status);
+    outcome.message = std::string(status.message());
+    outcome.step = (*run)->state.step;
+    outcome.incarnation = (*run)->load.incarnation;
+  }
+  const bool good = outcome.exit_code == kExitFinished ||
+                    outcome.exit_code == kExitSavedRestart;
+  if (is_root && (*run)->records != nullptr) {
+    (*run)
+        ->records
+        ->WriteJournal("stop", {{"step", outcome.step},
+                                {"exit_code", outcome.exit_code},
+                                {"message", outcome.message}})
+        .IgnoreError();
+  }
+  if (is_root || !good) {
+    WriteStatusFile(options.run_dir,
+                    outcome.exit_code == kExitFinished ? "finished"
+                    : good                             ? "stopped"
+                                                       : "failed",
+                    outcome.step, outcome.incarnation, outcome.exit_code,
+                    outcome.message)
+        .IgnoreError();
+  }
+  return outcome;
+}
+
+}  // namespace holdfast::trainer

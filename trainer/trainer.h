@@ -1,0 +1,71 @@
+// trainer/trainer.h: one rank's whole run, from configuration to exit code.
+//
+// The loop itself is trainer.cc and reads in one sitting; startup.cc has all
+// that happens before the first step. Every rank of a job calls Train with the
+// same options. In a process of its own this is `holdfast train`; tests run
+// several ranks as threads of one process.
+
+#ifndef HOLDFAST_TRAINER_TRAINER_H_
+#define HOLDFAST_TRAINER_TRAINER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ckpt/base/clock.h"
+#include "ckpt/group/group.h"
+#include "trainer/fault/heartbeat.h"
+#include "trainer/parallel/collectives.h"
+
+namespace holdfast::trainer {
+
+struct TrainOptions {
+  std::string config_path;
+  std::vector<std::string> sets;  // KEY=VALUE
+  std::string run_dir;
+  std::string resume = "auto";  // auto, never, required, or a step
+  std::string init_from;        // RUN, RUN@STEP or a checkpoint directory
+  bool init_weights_only = false;
+  std::vector<std::string> accept_change;
+  // Faults to inject into this rank's storage, for drills (ckpt/storage).
+  std::string fault_spec;
+};
+
+// What a rank is given by whoever started it.
+struct TrainEnv {
+  Collectives* world = nullptr;
+  // Moved into the checkpointer: its own communicator, used by its own thread.
+  std::unique_ptr<ckpt::Group> checkpoint_group;
+  ckpt::Clock* clock = nullptr;
+  // Where the step thread says what it is doing; the watchdog reads it.
+  Heartbeat* heartbeat = nullptr;
+  std::string host;
+  bool first_on_host = true;  // the lowest rank of its host
+  int ranks_on_host = 1;
+  std::string command;  // as typed, for env.json
+  // Called once the run is claimed, so that whoever watches this rank knows
+  // where its reports go; may be empty.
+  std::function<void(uint32_t incarnation)> on_claimed;
+  // Rank logs go to RUN/incarnations/NNN/logs; off for ranks that are threads.
+  bool log_to_files = true;
+};
+
+struct TrainOutcome {
+  int exit_code = 0;
+  // Other ranks may still be waiting for this one: end the job, do not
+  // finalize.
+  bool peers_may_wait = false;
+  std::string message;
+  int64_t step = 0;          // the last finished step
+  uint32_t incarnation = 0;  // 0: the run was not claimed
+};
+
+// Runs to the last step, to a signal, or to an error. Never throws, never
+// exits. The outcome is the same on every rank, unless a rank failed alone.
+TrainOutcome Train(const TrainOptions& options, TrainEnv env);
+
+}  // namespace holdfast::trainer
+
+#endif  // HOLDFAST_TRAINER_TRAINER_H_
