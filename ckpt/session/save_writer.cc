@@ -267,7 +267,7 @@ void SaveWriter::Advance() {
     // Late, when the queue is full of writes: some backends block in it.
     if (all_begun && header_written_ && !dir_sync_sent_) {
       dir_sync_sent_ = true;
-      if (options_.canary_no_sync) {
+      if (options_.canary_no_dir_sync) {
         dir_synced_ = true;
       } else {
         Ask();
@@ -328,7 +328,7 @@ void SaveWriter::WriteBlock(Tag tag, uint64_t offset,
 
 void SaveWriter::Sync(State state) {
   state_ = state;
-  if (options_.canary_no_sync) {
+  if (options_.canary_no_file_sync) {
     // As if it had been answered.
     if (state == State::kSyncData) {
       synced_at_ = last_answer_;

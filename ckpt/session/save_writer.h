@@ -44,8 +44,9 @@ struct SaveWriterOptions {
   absl::Duration create_patience = absl::Seconds(30);
   // Take each checksum again after the write: finds stores without the fence.
   bool recheck = false;
-  // Canary: report success without any sync.
-  bool canary_no_sync = false;
+  // Canaries of the tests: success is reported without them.
+  bool canary_no_file_sync = false;
+  bool canary_no_dir_sync = false;
 };
 
 class SaveWriter {

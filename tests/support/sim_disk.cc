@@ -180,6 +180,7 @@ absl::Status SimDisk::EndWrite(uint64_t write, bool torn) {
   HF_CHECK(found != in_flight_.end(), "write %d is not in flight", write);
   const InFlight in_flight = found->second;
   in_flight_.erase(found);
+  if (!inodes_.contains(in_flight.file)) return absl::OkStatus();  // Removed.
   HF_RETURN_IF_ERROR(TakeSpace(Look(in_flight.file).now.size(),
                                in_flight.offset + in_flight.data.size()));
   Land(write, in_flight, torn);
@@ -205,6 +206,7 @@ void SimDisk::AbandonAllWrites() {
 }
 
 void SimDisk::Land(uint64_t write, const InFlight& in_flight, bool torn) {
+  if (!inodes_.contains(in_flight.file)) return;  // Removed meanwhile.
   if (!inodes_.contains(in_flight.file)) return;  // Removed meanwhile.
   Inode& file = Change(in_flight.file);
   for (size_t done = 0; done < in_flight.data.size();) {

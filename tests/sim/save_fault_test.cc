@@ -1,0 +1,106 @@
+// What else can happen to a save: a rank dies at each of its storage
+// operations, an operation fails, once or from then on, messages come minutes
+// late, another job takes the run while a save is under way. Training goes on
+// where it can, and a new job finds the newest checkpoint, bit for bit.
+
+#include <cstdint>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "tests/support/sim_cases.h"
+
+namespace holdfast::tests {
+namespace {
+
+struct Seen {
+  int cases = 0;
+  int disturbed = 0;
+  bool old_one = false;
+  bool new_one = false;
+};
+
+void Check(const SimCase& c, Seen* seen) {
+  const SimVerdict verdict = RunCase(c);
+  EXPECT_TRUE(verdict.status.ok()) << "replay: " << Replay(c) << "\n"
+                                   << verdict.status;
+  ++seen->cases;
+  seen->disturbed += verdict.disturbed;
+  seen->old_one |= verdict.found == 100;
+  seen->new_one |= verdict.found == 200;
+}
+
+TEST(SaveFaultTest, ARankThatDiesAtAnyOperationCostsThatSaveOnly) {
+  for (const int rank : {0, 1, 2}) {
+    Seen seen;
+    for (int seed = 1; seed <= SeedsOfSweep(6); ++seed) {
+      SimCase c{
+          .story = "kill", .seed = static_cast<uint64_t>(seed), .rank = rank};
+      c.after = int64_t{1} << 40;
+      const int64_t ops = RunCase(c).ops;
+      ASSERT_GT(ops, 10);
+      for (c.after = 0; c.after <= ops; ++c.after) Check(c, &seen);
+    }
+    EXPECT_TRUE(seen.old_one) << "rank " << rank;
+    EXPECT_TRUE(seen.new_one) << "rank " << rank;
+  }
+}
+
+// Which faults of which operations; each at its first to its last occurrence in
+// a save.
+class OperationFaultTest : public testing::TestWithParam<SimOp> {};
+
+TEST_P(OperationFaultTest, CostsAtMostThatSaveAndTrainingGoesOn) {
+  Seen seen;
+  for (const absl::StatusCode code :
+       {absl::StatusCode::kResourceExhausted, absl::StatusCode::kUnavailable}) {
+    for (const bool from_then_on : {false, true}) {
+      for (const int rank : {0, 2}) {
+        for (int seed = 1; seed <= SeedsOfSweep(2); ++seed) {
+          SimCase c{.story = "fault",
+                    .seed = static_cast<uint64_t>(seed),
+                    .rank = rank,
+                    .op = GetParam(),
+                    .from_then_on = from_then_on,
+                    .code = code};
+          for (c.after = 0; c.after < 12; ++c.after) {
+            const int disturbed = seen.disturbed;
+            Check(c, &seen);
+            if (seen.disturbed == disturbed) break;  // beyond the last
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(seen.disturbed, 0) << "the fault never met a save";
+}
+
+INSTANTIATE_TEST_SUITE_P(All, OperationFaultTest,
+                         testing::Values(SimOp::kMakeDir, SimOp::kCreate,
+                                         SimOp::kWrite, SimOp::kSync,
+                                         SimOp::kSyncDir, SimOp::kLink,
+                                         SimOp::kList),
+                         [](const testing::TestParamInfo<SimOp>& info) {
+                           return std::string(Name(info.param));
+                         });
+
+TEST(SaveFaultTest, MessagesThatAreMinutesLateCommitNothingWrong) {
+  Seen seen;
+  for (int seed = 1; seed <= SeedsOfSweep(60); ++seed) {
+    Check({.story = "late", .seed = static_cast<uint64_t>(seed)}, &seen);
+  }
+  EXPECT_GT(seen.disturbed, 0);
+}
+
+TEST(SaveFaultTest, AJobThatLostTheRunChangesNothingAnyMore) {
+  Seen seen;
+  for (int seed = 1; seed <= SeedsOfSweep(6); ++seed) {
+    SimCase c{.story = "takeover", .seed = static_cast<uint64_t>(seed)};
+    for (c.after = 0; c.after <= 26; ++c.after) Check(c, &seen);
+  }
+  EXPECT_GT(seen.disturbed, 0);
+  EXPECT_TRUE(seen.old_one);
+  EXPECT_TRUE(seen.new_one);
+}
+
+}  // namespace
+}  // namespace holdfast::tests
