@@ -1,0 +1,228 @@
+// ckpt/checkpointer.cc: the step thread's side of the face; the other side is
+// ckpt/ckpt_thread.cc.
+
+#include "ckpt/checkpointer.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "ckpt/base/check.h"
+#include "ckpt/base/log.h"
+#include "ckpt/base/status_macros.h"
+#include "ckpt/ckpt_thread.h"
+#include "ckpt/session/save_plans.h"
+#include "ckpt/snapshot/fence.h"
+#include "ckpt/storage/storage.h"
+
+namespace holdfast::ckpt {
+namespace {
+
+constexpr int kQueueDepthMax = 4000;
+
+absl::Status CheckOptions(const CheckpointerOptions& options) {
+  const auto at_least = [](const char* name, int64_t value, int64_t least) {
+    if (value >= least) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s is %d; it must be at least %d", name, value, least));
+  };
+  HF_RETURN_IF_ERROR(at_least("checkpoint.keep_last", options.keep_last, 1));
+  HF_RETURN_IF_ERROR(at_least("checkpoint.keep_every", options.keep_every, 0));
+  HF_RETURN_IF_ERROR(at_least("checkpoint.fence_ms", options.fence_ms, 0));
+  HF_RETURN_IF_ERROR(at_least("the queue depth", options.queue_depth, 1));
+  if (options.queue_depth > kQueueDepthMax) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the queue depth is %d; it must be at most %d",
+                        options.queue_depth, kQueueDepthMax));
+  }
+  for (const int64_t timeout :
+       {options.begin_timeout_ms, options.vote_timeout_ms,
+        options.io_timeout_ms, options.load_timeout_ms,
+        options.close_timeout_ms}) {
+    HF_RETURN_IF_ERROR(at_least("a checkpoint timeout in ms", timeout, 1));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRegions(const JobLayout& layout, const Group& group,
+                          std::span<const std::span<std::byte>> regions) {
+  if (layout.world() != group.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the layout is for %d ranks, the group has %d",
+                        layout.world(), group.size()));
+  }
+  const Holding holding = layout.StoredBy(group.rank());
+  if (regions.size() != holding.region_bytes.size()) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "rank %d has %d regions, its layout names %d", Index(group.rank()),
+        regions.size(), holding.region_bytes.size()));
+  }
+  for (size_t i = 0; i < regions.size(); ++i) {
+    if (regions[i].size() < holding.region_bytes[i] ||
+        reinterpret_cast<uintptr_t>(regions[i].data()) % kStorageAlignment !=
+            0) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "rank %d: region %d has %d bytes at %p; the layout wants %d bytes "
+          "from a multiple of %d",
+          Index(group.rank()), i, regions[i].size(),
+          static_cast<const void*>(regions[i].data()), holding.region_bytes[i],
+          kStorageAlignment));
+    }
+  }
+  return absl::OkStatus();
+}
+
+class ThreadedCheckpointer final : public Checkpointer {
+ public:
+  ThreadedCheckpointer(const CheckpointerOptions& options,
+                       std::unique_ptr<Group> group,
+                       std::shared_ptr<const JobLayout> layout,
+                       std::vector<std::span<std::byte>> regions, Clock& clock)
+      : options_(options),
+        clock_(clock),
+        layout_(std::move(layout)),
+        plans_(layout_.get(), group->rank()),
+        fence_(plans_.SnapshotUnits(), regions, clock,
+               {.arena_bytes = options.arena_bytes,
+                .protect = options.protect_unreleased}),
+        thread_(std::make_unique<CkptThread>(options, std::move(group),
+                                             layout_.get(), regions, &clock,
+                                             &plans_, &fence_, &box_)) {}
+
+  ~ThreadedCheckpointer() override {
+    if (thread_ == nullptr) return;
+    const absl::Status status = Close();
+    if (!status.ok()) HF_LOG_ERROR("%s", std::string(status.message()));
+  }
+
+  absl::Status AwaitOpen() {
+    absl::MutexLock lock(&box_.lock);
+    box_.lock.Await(absl::Condition(
+        +[](CkptBox* box) ABSL_EXCLUSIVE_LOCKS_REQUIRED(box->lock) {
+          return box->opened.has_value();
+        },
+        &box_));
+    return *box_.opened;
+  }
+
+  absl::StatusOr<LoadReport> ClaimAndLoad(const LoadRequest& request) override {
+    absl::MutexLock lock(&box_.lock);
+    HF_CHECK(!claimed_, "ClaimAndLoad is called once");
+    claimed_ = true;
+    box_.load = request;
+    box_.lock.Await(absl::Condition(
+        +[](CkptBox* box) ABSL_EXCLUSIVE_LOCKS_REQUIRED(box->lock) {
+          return box->loaded.has_value();
+        },
+        &box_));
+    owned_ = box_.loaded->ok();
+    return *std::move(box_.loaded);
+  }
+
+  absl::Status BeginSave(const SaveRequest& request) override {
+    if (!owned_) {
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "saving step %d: this job does not own the run", request.step));
+    }
+    CkptBox::Save save{false, request, clock_.Monotonic()};
+    absl::MutexLock lock(&box_.lock);
+    if (box_.in_flight) {
+      save.skip = true;
+      box_.saves.push_back(std::move(save));
+      ++box_.counters.skipped;
+      return absl::UnavailableError(absl::StrFormat(
+          "saving step %d: skipped, the save before is still in flight",
+          request.step));
+    }
+    fence_.Arm();
+    box_.in_flight = true;
+    box_.saves.push_back(std::move(save));
+    return absl::OkStatus();
+  }
+
+  void FenceWrite(uint32_t region, uint64_t offset, uint64_t bytes) override {
+    if (!fence_.armed()) return;
+    BlockingWrite(fence_, clock_, absl::Milliseconds(options_.fence_ms), region,
+                  offset, bytes);
+  }
+
+  std::optional<SaveReport> PollSave() override {
+    absl::MutexLock lock(&box_.lock);
+    return TakeReport();
+  }
+
+  bool save_in_flight() const override {
+    absl::MutexLock lock(&box_.lock);
+    return box_.in_flight;
+  }
+
+  std::optional<SaveReport> WaitForSave(absl::Duration timeout) override {
+    absl::MutexLock lock(&box_.lock);
+    box_.lock.AwaitWithTimeout(
+        absl::Condition(
+            +[](CkptBox* box) ABSL_EXCLUSIVE_LOCKS_REQUIRED(box->lock) {
+              return !box->in_flight;
+            },
+            &box_),
+        timeout);
+    return TakeReport();
+  }
+
+  SaveCounters counters() const override {
+    absl::MutexLock lock(&box_.lock);
+    return box_.counters;
+  }
+
+  absl::Status Close() override {
+    HF_CHECK(thread_ != nullptr, "a checkpointer is closed once");
+    {
+      absl::MutexLock lock(&box_.lock);
+      box_.stop = true;
+    }
+    thread_.reset();
+    absl::MutexLock lock(&box_.lock);
+    HF_RETURN_IF_ERROR(box_.stop_status);
+    for (const SaveReport& report : box_.reports) {
+      if (report.outcome != SaveReport::Outcome::kSkipped) {
+        HF_RETURN_IF_ERROR(report.status);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  std::optional<SaveReport> TakeReport()
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(box_.lock) {
+    if (box_.reports.empty()) return std::nullopt;
+    SaveReport report = std::move(box_.reports.front());
+    box_.reports.pop_front();
+    return report;
+  }
+
+  const CheckpointerOptions options_;
+  Clock& clock_;
+  const std::shared_ptr<const JobLayout> layout_;
+  bool claimed_ = false;
+  bool owned_ = false;
+  SavePlans plans_;
+  Fence fence_;
+  mutable CkptBox box_;
+  std::unique_ptr<CkptThread> thread_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Open(
+    const CheckpointerOptions& options, std::unique_ptr<Group> group,
+    std::shared_ptr<const JobLayout> layout,
+    std::vector<std::span<std::byte>> regions, Clock& clock) {
+  HF_RETURN_IF_ERROR(CheckOptions(options));
+  HF_RETURN_IF_ERROR(CheckRegions(*layout, *group, regions));
+  auto checkpointer = std::make_unique<ThreadedCheckpointer>(
+      options, std::move(group), std::move(layout), std::move(regions), clock);
+  HF_RETURN_IF_ERROR(checkpointer->AwaitOpen());
+  return checkpointer;
+}
+
+}  // namespace holdfast::ckpt

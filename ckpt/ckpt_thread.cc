@@ -1,0 +1,311 @@
+// ckpt/ckpt_thread.cc: see ckpt_thread.h.
+
+#include "ckpt/ckpt_thread.h"
+
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "ckpt/base/log.h"
+#include "ckpt/base/status_macros.h"
+#include "ckpt/storage/open_storage.h"
+
+namespace holdfast::ckpt {
+namespace {
+
+// While nothing is going on: late messages of ranks that are slower.
+constexpr absl::Duration kIdleNap = absl::Milliseconds(10);
+// While messages are awaited.
+constexpr absl::Duration kMessageNap = absl::Microseconds(200);
+// While the storage works. It wakes the thread at each answer.
+constexpr int kStorageWaitMs = 1;
+// Reports that nobody has polled.
+constexpr size_t kReportsMax = 64;
+
+double ThreadCpuSeconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return now.tv_sec + now.tv_nsec / 1e9;
+}
+
+RunId RandomRunId() {
+  std::random_device device;
+  RunId id;
+  for (uint8_t& byte : id) byte = static_cast<uint8_t>(device());
+  return id;
+}
+
+ResumeMode ModeOf(LoadRequest::Resume resume) {
+  switch (resume) {
+    case LoadRequest::Resume::kAuto:
+      return ResumeMode::kAuto;
+    case LoadRequest::Resume::kNever:
+      return ResumeMode::kNever;
+    case LoadRequest::Resume::kRequired:
+      return ResumeMode::kRequired;
+    case LoadRequest::Resume::kStep:
+      return ResumeMode::kStep;
+  }
+  return ResumeMode::kAuto;
+}
+
+SaveReport::Outcome OutcomeOf(SaveOutcome outcome) {
+  switch (outcome) {
+    case SaveOutcome::kCommitted:
+      return SaveReport::Outcome::kCommitted;
+    case SaveOutcome::kAborted:
+      return SaveReport::Outcome::kAborted;
+    case SaveOutcome::kFailed:
+      return SaveReport::Outcome::kFailed;
+    case SaveOutcome::kUnknown:
+      return SaveReport::Outcome::kUnknown;
+    case SaveOutcome::kSkipped:
+      return SaveReport::Outcome::kSkipped;
+  }
+  return SaveReport::Outcome::kFailed;
+}
+
+SaveHostOptions HostOptions(const CheckpointerOptions& options) {
+  SaveHostOptions host;
+  host.save.begin_timeout = absl::Milliseconds(options.begin_timeout_ms);
+  // Rank 0 counts from its own vote; whoever is faster than rank 0 waits for
+  // rank 0's writes too.
+  host.save.outcome_timeout =
+      absl::Milliseconds(2 * options.vote_timeout_ms + options.io_timeout_ms);
+  host.save.coordinator.vote_timeout =
+      absl::Milliseconds(options.vote_timeout_ms);
+  host.save.coordinator.io_timeout = absl::Milliseconds(options.io_timeout_ms);
+  host.save.writer.io_timeout = absl::Milliseconds(options.io_timeout_ms);
+  host.save.writer.create_patience =
+      absl::Milliseconds(options.begin_timeout_ms) / 2;
+  host.save.writer.recheck = options.recheck_after_write;
+  host.retention.keep_last = options.keep_last;
+  host.retention.keep_every = options.keep_every;
+  return host;
+}
+
+}  // namespace
+
+CkptThread::CkptThread(const CheckpointerOptions& options,
+                       std::unique_ptr<Group> group, const JobLayout* layout,
+                       std::vector<std::span<std::byte>> regions, Clock* clock,
+                       SavePlans* plans, Fence* fence, CkptBox* box)
+    : options_(options),
+      group_(std::move(group)),
+      layout_(layout),
+      regions_(std::move(regions)),
+      clock_(clock),
+      plans_(plans),
+      fence_(fence),
+      box_(box),
+      thread_([this] { Run(); }) {}
+
+CkptThread::~CkptThread() { thread_.join(); }
+
+void CkptThread::Run() {
+  const absl::Status opened = OpenStorages();
+  {
+    absl::MutexLock lock(&box_->lock);
+    box_->opened = opened;
+  }
+  if (opened.ok()) {
+    while (true) {
+      TakeWork();
+      if (MayStop()) break;
+      // Before the first piece of work messages wait where they are: the
+      // sessions that they are for do not exist yet.
+      const bool progress = polling_ && host_->Poll();
+      if (loading_) {
+        if (const auto result = host_->TakeOwnerResult()) ReportLoad(*result);
+      }
+      if (const auto result = host_->saves().TakeResult()) ReportSave(*result);
+      if (const auto outcome = host_->saves().TakeRetention()) {
+        LogRetention(*outcome);
+      }
+      if (!progress) Wait();
+    }
+  }
+  host_.reset();
+  storage_.reset();
+  group_.reset();
+  absl::MutexLock lock(&box_->lock);
+  box_->stopped = true;
+}
+
+absl::Status CkptThread::OpenStorages() {
+  StorageOptions options;
+  options.location = options_.run_dir;
+  HF_ASSIGN_OR_RETURN(options.backend, ParseStorageBackend(options_.storage));
+  options.queue_depth = options_.queue_depth + SaveHost::kOpsMin;
+  if (!options_.fault_spec.empty()) options.fault = options_.fault_spec;
+  options.rank = Index(group_->rank());
+  HF_ASSIGN_OR_RETURN(storage_, OpenStorage(options));
+
+  SessionEnv env;
+  env.storage = storage_.get();
+  env.group = group_.get();
+  env.clock = clock_;
+  env.ops_max = options.queue_depth;
+  host_ =
+      std::make_unique<RankHost>(env, plans_, fence_, HostOptions(options_));
+
+  std::vector<std::span<std::byte>> buffers = regions_;
+  buffers.push_back(fence_->arena());
+  buffers.push_back(host_->saves().blocks());
+  std::erase_if(buffers, [](std::span<std::byte> b) { return b.empty(); });
+  storage_->RegisterBuffers(buffers);
+  target_ = std::make_unique<HostTarget>(regions_);
+  return absl::OkStatus();
+}
+
+void CkptThread::TakeWork() {
+  std::optional<LoadRequest> load;
+  std::deque<CkptBox::Save> saves;
+  {
+    absl::MutexLock lock(&box_->lock);
+    load = std::exchange(box_->load, std::nullopt);
+    saves.swap(box_->saves);
+    if (box_->stop && !stop_by_.has_value()) {
+      stop_by_ =
+          clock_->Monotonic() + absl::Milliseconds(options_.close_timeout_ms);
+    }
+  }
+  if (load.has_value()) StartLoad(*load);
+  for (CkptBox::Save& save : saves) {
+    if (save.skip) {
+      host_->saves().Skip(save.request.step);
+      continue;
+    }
+    save_begun_at_ = save.begun_at;
+    save_cpu_at_ = ThreadCpuSeconds();
+    host_->saves().Begin(save.request.step, std::move(save.request.attributes));
+  }
+}
+
+void CkptThread::StartLoad(const LoadRequest& request) {
+  OwnerOptions owner;
+  owner.resume = ModeOf(request.resume);
+  owner.resume_step = request.step;
+  owner.run_id_if_new = RandomRunId();
+  owner.pid = getpid();
+  owner.fingerprint = request.fingerprint;
+  owner.committed_proof = request.committed_proof;
+  owner.validate = request.validate;
+  owner.hello_timeout = absl::Milliseconds(options_.begin_timeout_ms);
+  owner.load_timeout = absl::Milliseconds(options_.load_timeout_ms);
+  host_->Claim(layout_, target_.get(), std::move(owner));
+  loading_ = polling_ = true;
+}
+
+void CkptThread::ReportLoad(const OwnerResult& result) {
+  loading_ = false;
+  for (const std::string& note : result.notes) HF_LOG_WARNING("%s", note);
+  absl::MutexLock lock(&box_->lock);
+  if (!result.status.ok()) {
+    box_->loaded = result.status;
+    return;
+  }
+  LoadReport report;
+  report.incarnation = result.incarnation;
+  report.run_id = result.run_id;
+  report.bytes_read = result.bytes_read;
+  report.seconds = result.load_seconds;
+  if (result.loaded.has_value()) {
+    report.loaded = true;
+    report.from_init = result.loaded->from_init;
+    report.id = result.loaded->id;
+    report.step = result.loaded->id.step;
+    report.attributes = result.loaded->attributes;
+    report.layout_from = result.loaded->layout;
+    if (!report.from_init) box_->counters.last_durable_step = report.step;
+  }
+  for (const SupersededCheckpoint& over : result.stepped_over) {
+    report.stepped_over.push_back({over.checkpoint.id, over.reason});
+  }
+  box_->loaded = std::move(report);
+}
+
+void CkptThread::ReportSave(const SaveResult& result) {
+  SaveReport report;
+  report.id = result.id;
+  report.step = result.id.step;
+  report.outcome = OutcomeOf(result.outcome);
+  report.status = result.status;
+  report.bytes = result.bytes;
+  report.bytes_total = result.bytes_total;
+  report.seconds = absl::ToDoubleSeconds(clock_->Monotonic() - save_begun_at_);
+  report.write_seconds = absl::ToDoubleSeconds(result.write_time);
+  if (report.write_seconds > 0) {
+    report.bytes_per_s = report.bytes / report.write_seconds;
+    if (options_.raw_write_bytes_per_s > 0) {
+      report.raw_share = report.bytes_per_s / options_.raw_write_bytes_per_s;
+    }
+  }
+  const FenceCosts costs = fence_->costs();
+  report.bytes_copied = costs.bytes_copied;
+  report.fence_wait_ms = costs.wait_ms;
+  report.fence_copy_ms = costs.copy_ms;
+  report.thread_cpu_seconds = ThreadCpuSeconds() - save_cpu_at_;
+
+  absl::MutexLock lock(&box_->lock);
+  SaveCounters& counters = box_->counters;
+  if (report.outcome == SaveReport::Outcome::kCommitted) {
+    ++counters.committed;
+    counters.failed_in_a_row = 0;
+    counters.last_durable_step = report.step;
+  } else if (report.outcome == SaveReport::Outcome::kSkipped) {
+    ++counters.skipped;
+  } else {
+    ++counters.failed;
+    ++counters.failed_in_a_row;
+  }
+  if (box_->reports.size() == kReportsMax) box_->reports.pop_front();
+  box_->reports.push_back(std::move(report));
+  box_->in_flight = false;
+}
+
+void CkptThread::LogRetention(const RetentionOutcome& outcome) {
+  for (const CheckpointId& id : outcome.removed) {
+    HF_LOG_INFO("retention: removed checkpoint %s", ToString(id));
+  }
+  for (const CheckpointId& id : outcome.swept) {
+    HF_LOG_INFO("retention: swept attempt %s", ToString(id));
+  }
+  if (!outcome.status.ok()) {
+    HF_LOG_WARNING("retention: %s; tried again after the next save",
+                   std::string(outcome.status.message()));
+  }
+}
+
+bool CkptThread::MayStop() {
+  if (!stop_by_.has_value()) return false;
+  const SaveHost& saves = host_->saves();
+  if (!saves.busy() && !saves.retiring() && !loading_) return true;
+  if (clock_->Monotonic() < *stop_by_) return false;
+  absl::MutexLock lock(&box_->lock);
+  box_->stop_status = absl::DeadlineExceededError(
+      absl::StrFormat("closing the checkpointer: %s is not over after %d ms",
+                      loading_       ? "the load"
+                      : saves.busy() ? "a save"
+                                     : "retention",
+                      options_.close_timeout_ms));
+  return true;
+}
+
+void CkptThread::Wait() {
+  const SaveHost& saves = host_->saves();
+  if (loading_ || saves.writing()) {
+    storage_->WaitForCompletion(kStorageWaitMs);
+    return;
+  }
+  const absl::Duration nap =
+      saves.busy() || saves.retiring() ? kMessageNap : kIdleNap;
+  absl::MutexLock lock(&box_->lock);
+  box_->lock.AwaitWithTimeout(absl::Condition(box_, &CkptBox::HasWork), nap);
+}
+
+}  // namespace holdfast::ckpt

@@ -1,0 +1,102 @@
+// ckpt/ckpt_thread.h: the checkpoint thread and the box through which the step
+// thread talks to it. Private to ckpt/checkpointer.cc.
+//
+// The thread owns storage and group from its first line to its last, and drives
+// a RankHost. It sleeps when there is nothing to do: in the storage while
+// writes are in flight, else on the box.
+
+#ifndef HOLDFAST_CKPT_CKPT_THREAD_H_
+#define HOLDFAST_CKPT_CKPT_THREAD_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "ckpt/checkpointer.h"
+#include "ckpt/session/rank_host.h"
+#include "ckpt/session/save_plans.h"
+#include "ckpt/snapshot/fence.h"
+#include "ckpt/storage/storage.h"
+
+namespace holdfast::ckpt {
+
+// Values in both directions, under one lock that is never held across I/O.
+struct CkptBox {
+  struct Save {
+    bool skip = false;
+    SaveRequest request;
+    absl::Duration begun_at;
+  };
+
+  absl::Mutex lock;
+  // To the checkpoint thread.
+  std::optional<LoadRequest> load ABSL_GUARDED_BY(lock);
+  std::deque<Save> saves ABSL_GUARDED_BY(lock);  // at most one that is no skip
+  bool stop ABSL_GUARDED_BY(lock) = false;
+  // To the step thread.
+  std::optional<absl::Status> opened ABSL_GUARDED_BY(lock);
+  std::optional<absl::StatusOr<LoadReport>> loaded ABSL_GUARDED_BY(lock);
+  std::deque<SaveReport> reports ABSL_GUARDED_BY(lock);
+  bool in_flight ABSL_GUARDED_BY(lock) = false;
+  bool stopped ABSL_GUARDED_BY(lock) = false;
+  absl::Status stop_status ABSL_GUARDED_BY(lock);
+  SaveCounters counters ABSL_GUARDED_BY(lock);
+
+  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock) {
+    return load.has_value() || !saves.empty() || stop;
+  }
+};
+
+class CkptThread {
+ public:
+  // Everything outlives the thread; `group` becomes its own.
+  CkptThread(const CheckpointerOptions& options, std::unique_ptr<Group> group,
+             const JobLayout* layout, std::vector<std::span<std::byte>> regions,
+             Clock* clock, SavePlans* plans, Fence* fence, CkptBox* box);
+  ~CkptThread();  // box->stop is set
+
+ private:
+  void Run();
+  absl::Status OpenStorages();
+  void TakeWork();
+  void StartLoad(const LoadRequest& request);
+  void ReportLoad(const OwnerResult& result);
+  void ReportSave(const SaveResult& result);
+  void LogRetention(const RetentionOutcome& outcome);
+  void Wait();
+  bool MayStop();
+
+  const CheckpointerOptions options_;
+  std::unique_ptr<Group> group_;
+  const JobLayout* const layout_;
+  const std::vector<std::span<std::byte>> regions_;
+  Clock* const clock_;
+  SavePlans* const plans_;
+  Fence* const fence_;
+  CkptBox* const box_;
+
+  std::unique_ptr<Storage> storage_;
+  std::unique_ptr<HostTarget> target_;
+  std::unique_ptr<RankHost> host_;
+  bool loading_ = false;
+  bool polling_ = false;  // since the first piece of work
+  std::optional<absl::Duration> stop_by_;
+  absl::Duration save_begun_at_;
+  double save_cpu_at_ = 0;
+
+  std::thread thread_;  // last: started when everything else is there
+};
+
+}  // namespace holdfast::ckpt
+
+#endif  // HOLDFAST_CKPT_CKPT_THREAD_H_
