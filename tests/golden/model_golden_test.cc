@@ -75,7 +75,7 @@ class ModelGoldenTest : public testing::TestWithParam<bool> {
 };
 
 TEST_P(ModelGoldenTest, LogitsLossAndGradientsAreThoseOfPyTorch) {
-  LoneStage lone(model_, ComputeType::kF32, sequences_, *device_);
+  LoneStage lone({.model = model_, .micro_seqs = sequences_}, *device_);
   LoadWeights(lone.tensors, *lone.state);
   const TinyBatch batch = BatchOf(1);
   const float weight = 1.0f / static_cast<float>(batch.counting());

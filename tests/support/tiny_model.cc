@@ -69,26 +69,30 @@ int64_t TinyBatch::counting() const {
   return std::count(mask.begin(), mask.end(), uint8_t{1});
 }
 
-LoneStage::LoneStage(const ModelConfig& model, ComputeType compute,
-                     int64_t micro_seqs, kernels::Device& device, uint64_t seed,
-                     int slots)
-    : tensors(trainer::BuildTensorTable(model, 1)),
-      layout(TinyLayout(model, compute, {})) {
-  auto state_or = trainer::TrainState::Create(tensors, *layout, {}, 1, device);
+LoneStage::LoneStage(const LoneStageOptions& options, kernels::Device& device)
+    : tensors(trainer::BuildTensorTable(options.model, options.mesh.tp)),
+      layout(TinyLayout(options.model, options.compute, options.mesh,
+                        options.stages)) {
+  const ckpt::Coordinates& at = options.at;
+  auto state_or = trainer::TrainState::Create(tensors, *layout, at, 1, device);
   HF_CHECK(state_or.ok(), "%s", state_or.status().ToString());
   state = std::move(state_or).value();
-  const absl::Status status = state->Initialise(model, seed);
+  const absl::Status status = state->Initialise(options.model, options.seed);
   HF_CHECK(status.ok(), "%s", status.ToString());
-  trainer::StageOptions options;
-  options.model = model;
-  options.compute = compute;
-  options.layers = model.layers;
-  options.micro_seqs = micro_seqs;
-  options.slots = slots;
-  options.staged = !device.NewStream()->immediate();
+  trainer::StageOptions stage_options;
+  stage_options.model = options.model;
+  stage_options.compute = options.compute;
+  stage_options.tp = options.mesh.tp;
+  stage_options.tp_rank = at.tp;
+  stage_options.layers = layout->options().stages[at.pp][0].count;
+  stage_options.first = at.pp == 0;
+  stage_options.last = at.pp == options.mesh.pp - 1;
+  stage_options.micro_seqs = options.micro_seqs;
+  stage_options.slots = options.slots;
+  stage_options.staged = !device.NewStream()->immediate();
   auto stage_or = trainer::Stage::Create(
-      options, state->StageOffsetsOf(tensors),
-      state->regions()[ckpt::kWeightRegion].data, nullptr, device);
+      stage_options, state->StageOffsetsOf(tensors),
+      state->regions()[ckpt::kWeightRegion].data, options.tp, device);
   HF_CHECK(stage_or.ok(), "%s", stage_or.status().ToString());
   stage = std::move(stage_or).value();
   stage->SetGradients(state->gradients(0));

@@ -40,14 +40,25 @@ struct TinyBatch {
   trainer::Microbatch view() const { return {tokens, targets, mask}; }
 };
 
-// A whole undivided model on one rank, without a step around it.
-struct LoneStage {
-  // Weights are `seed`'s initial values.
-  LoneStage(const trainer::ModelConfig& model, trainer::ComputeType compute,
-            int64_t micro_seqs, kernels::Device& device, uint64_t seed = 1,
-            int slots = 1);
+struct LoneStageOptions {
+  trainer::ModelConfig model;
+  trainer::ComputeType compute = trainer::ComputeType::kF32;
+  int64_t micro_seqs = 2;
+  uint64_t seed = 1;
+  int slots = 1;
+  // One cell of this mesh.
+  ckpt::Mesh mesh;
+  ckpt::Coordinates at;
+  std::vector<int> stages;  // Layers of each; empty is all on one.
+  trainer::Collectives* tp = nullptr;
+};
 
-  // Loss of the batch, the sum over counting tokens.
+// One stage with its state, without a step around it. Weights are the initial
+// values of the seed; a tied copy's are zero until someone fills them.
+struct LoneStage {
+  LoneStage(const LoneStageOptions& options, kernels::Device& device);
+
+  // Returns the sum of the counting tokens' losses (last stage).
   double Forward(const TinyBatch& batch, float token_weight);
   void Backward();
   void ZeroGradients();

@@ -23,7 +23,7 @@ class StageGradientTest : public testing::TestWithParam<bool> {
   StageGradientTest()
       : model_(TinyModel(/*tied=*/GetParam())),
         device_(kernels::NewCpuDevice()),
-        lone_(model_, ComputeType::kF32, 2, *device_),
+        lone_({.model = model_}, *device_),
         batch_(model_, 2, 5),
         weight_(1.0f / static_cast<float>(batch_.counting())) {
     // Norms of exactly one would hide a norm weight that is used twice.
@@ -166,7 +166,8 @@ TEST_P(StageGradientTest, ASecondBackwardAddsToTheFirst) {
 TEST_P(StageGradientTest, MemoryIsWhatThePlanSays) {
   for (const ComputeType compute : {ComputeType::kBf16, ComputeType::kF32}) {
     for (const int slots : {1, 3}) {
-      LoneStage lone(model_, compute, 2, *device_, 1, slots);
+      LoneStage lone({.model = model_, .compute = compute, .slots = slots},
+                     *device_);
       StageOptions options;
       options.model = model_;
       options.compute = compute;
