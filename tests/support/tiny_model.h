@@ -47,9 +47,9 @@ struct LoneStageOptions {
   uint64_t seed = 1;
   int slots = 1;
   // One cell of this mesh.
-  ckpt::Mesh mesh;
-  ckpt::Coordinates at;
-  std::vector<int> stages;  // Layers of each; empty is all on one.
+  ckpt::Mesh mesh = {};
+  ckpt::Coordinates at = {};
+  std::vector<int> stages = {};  // Layers of each; empty is all on one.
   trainer::Collectives* tp = nullptr;
 };
 

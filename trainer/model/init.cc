@@ -89,7 +89,10 @@ void InitialValues(const ModelConfig& model, uint64_t seed,
   // Rows of the box are runs of the tensor; long rows are cut for the threads.
   constexpr int64_t kPiece = 16384;
   const int64_t pieces = (box.count[1] + kPiece - 1) / kPiece;
+// ThreadSanitizer cannot see the barriers of libgomp.
+#ifndef __SANITIZE_THREAD__
 #pragma omp parallel for schedule(static) if (box.elements() > kPiece)
+#endif
   for (int64_t task = 0; task < box.count[0] * pieces; ++task) {
     const int64_t row = task / pieces;
     const int64_t begin = task % pieces * kPiece;
