@@ -122,7 +122,7 @@ class StepRunner {
   virtual absl::Status Initialise(uint64_t seed) = 0;
 
   // After owned blocks have been filled by a load: weights of the other owners
-  // and the tied copy. Also makes vocabulary pads zero. Collective.
+  // and the tied copy. Pads are zero from Create on. Collective.
   virtual absl::Status RefreshWeights() = 0;
 
   // The `step`-th update, counted from 1. `counting_tokens` is the number of

@@ -2,7 +2,6 @@
 
 #include "trainer/step_pipeline.h"
 
-#include "ckpt/base/check.h"
 #include "ckpt/base/status_macros.h"
 
 namespace holdfast::trainer {
@@ -18,75 +17,80 @@ int BufferOf(int64_t index) {
 
 }  // namespace
 
-Pipeline::Pipeline(Stage& stage, Collectives* pp, int slots,
-                   const ckpt::Clock& clock)
-    : stage_(stage), pp_(pp), slots_(slots), clock_(clock) {}
-
-absl::StatusOr<PipelineTimes> Pipeline::Run(
-    std::span<const ScheduleAction> actions, int64_t microbatches,
-    PipelineClient& client) {
+absl::StatusOr<PipelineTimes> Pipeline::Run(std::span<const Action> actions,
+                                            int64_t microbatches,
+                                            PipelineClient& client) {
   microbatches_ = microbatches;
   times_ = {};
-  absl::Status status = absl::OkStatus();
-  if (!first()) status = Post(input_, 0, microbatches);
-  if (status.ok() && !last()) {
-    status = Post(output_gradient_, 0,
-                  actions.size() > microbatches ? microbatches : 0);
+  for (const Action& action : actions) {
+    HF_RETURN_IF_ERROR(Do(action, client));
   }
-  for (const ScheduleAction& action : actions) {
-    if (!status.ok()) break;
-    status = action.kind == ScheduleAction::Kind::kForward
-                 ? Forward(action.microbatch, client)
-                 : Backward(action.microbatch, client);
-  }
-  const absl::Status finished = FinishAll();
-  if (!status.ok()) return status;
-  HF_RETURN_IF_ERROR(finished);
+  HF_RETURN_IF_ERROR(FinishAll());
   return times_;
 }
 
-absl::Status Pipeline::Forward(int64_t microbatch, PipelineClient& client) {
-  if (!first()) {
-    HF_RETURN_IF_ERROR(Finish(input_, microbatch));
-    HF_RETURN_IF_ERROR(Post(input_, microbatch + 1, microbatches_));
+absl::Status Pipeline::Do(const Action& action, PipelineClient& client) {
+  switch (action.kind) {
+    case ActionKind::kRecvForward:
+      return Receive(input_, action.microbatch);
+    case ActionKind::kForward:
+      return Forward(action.microbatch, client);
+    case ActionKind::kSendForward:
+      return Send(output_, action.microbatch);
+    case ActionKind::kRecvBackward:
+      return Receive(output_gradient_, action.microbatch);
+    case ActionKind::kBackward:
+      return Backward(action.microbatch, client);
+    case ActionKind::kSendBackward:
+      return Send(input_gradient_, action.microbatch);
+    case ActionKind::kSendForwardRecvBackward:
+      HF_RETURN_IF_ERROR(Send(output_, action.microbatch));
+      return Receive(output_gradient_, action.received);
+    case ActionKind::kSendBackwardRecvForward:
+      HF_RETURN_IF_ERROR(Send(input_gradient_, action.microbatch));
+      return Receive(input_, action.received);
   }
-  if (!last()) HF_RETURN_IF_ERROR(Finish(output_, microbatch));
+  return absl::OkStatus();
+}
+
+absl::Status Pipeline::Forward(int64_t microbatch, PipelineClient& client) {
+  HF_RETURN_IF_ERROR(Finish(output_, microbatch));
   HF_ASSIGN_OR_RETURN(const Stage::Batch batch, client.BatchOf(microbatch));
   const absl::Duration start = clock_.Monotonic();
   double loss_sum = 0.0;
   HF_RETURN_IF_ERROR(stage_.Forward(static_cast<int>(microbatch % slots_),
                                     batch, BufferOf(microbatch), &loss_sum));
   times_.forward += clock_.Monotonic() - start;
-  if (last()) {
+  if (pp_ == nullptr || pp_->rank() == pp_->size() - 1) {
     client.OnLoss(microbatch, loss_sum);
-    return absl::OkStatus();
   }
-  return Send(output_, microbatch);
+  return absl::OkStatus();
 }
 
 absl::Status Pipeline::Backward(int64_t microbatch, PipelineClient& client) {
-  if (!last()) {
-    HF_RETURN_IF_ERROR(Finish(output_gradient_, microbatch));
-    HF_RETURN_IF_ERROR(Post(output_gradient_, microbatch + 1, microbatches_));
-  }
-  if (!first()) HF_RETURN_IF_ERROR(Finish(input_gradient_, microbatch));
-  client.BeforeBackward(microbatch);
+  HF_RETURN_IF_ERROR(Finish(input_gradient_, microbatch));
   const absl::Duration start = clock_.Monotonic();
+  client.BeforeBackward(microbatch);
   HF_RETURN_IF_ERROR(stage_.Backward(static_cast<int>(microbatch % slots_),
                                      BufferOf(microbatch)));
   client.AfterBackward(microbatch);
   times_.backward += clock_.Monotonic() - start;
-  if (first()) return absl::OkStatus();
-  return Send(input_gradient_, microbatch);
+  return absl::OkStatus();
 }
 
-absl::Status Pipeline::Post(Lane& lane, int64_t index, int64_t count) {
-  if (index >= count) return absl::OkStatus();
-  Request& request = lane.requests[BufferOf(index)];
-  HF_CHECK(!request.has_value(), "message %d is posted onto another one",
-           index);
+absl::Status Pipeline::Receive(Lane& lane, int64_t index) {
+  if (!lane.requests[BufferOf(index)].has_value()) {
+    HF_RETURN_IF_ERROR(Post(lane, index));
+  }
+  HF_RETURN_IF_ERROR(Finish(lane, index));
+  // The other buffer's message has been used up: a microbatch is computed
+  // before the next one is received.
+  return index + 1 < microbatches_ ? Post(lane, index + 1) : absl::OkStatus();
+}
+
+absl::Status Pipeline::Post(Lane& lane, int64_t index) {
   const bool forward = lane.kind == Stage::Message::kInput;
-  HF_ASSIGN_OR_RETURN(request,
+  HF_ASSIGN_OR_RETURN(lane.requests[BufferOf(index)],
                       pp_->Irecv(stage_.message(lane.kind, BufferOf(index)),
                                  pp_->rank() + (forward ? -1 : 1),
                                  forward ? kForwardTag : kBackwardTag));
@@ -103,7 +107,7 @@ absl::Status Pipeline::Send(Lane& lane, int64_t index) {
 }
 
 absl::Status Pipeline::Finish(Lane& lane, int64_t index) {
-  Request& request = lane.requests[BufferOf(index)];
+  std::optional<RequestId>& request = lane.requests[BufferOf(index)];
   if (!request.has_value()) return absl::OkStatus();
   const absl::Duration start = clock_.Monotonic();
   const absl::Status status = pp_->Wait(*request);
@@ -113,7 +117,7 @@ absl::Status Pipeline::Finish(Lane& lane, int64_t index) {
 }
 
 absl::Status Pipeline::FinishAll() {
-  absl::Status first_error = absl::OkStatus();
+  absl::Status first_error;
   for (Lane* lane : {&input_, &output_, &output_gradient_, &input_gradient_}) {
     for (int64_t index = 0; index < Stage::kMessages; ++index) {
       first_error.Update(Finish(*lane, index));

@@ -1,11 +1,10 @@
-// trainer/step_pipeline.h: a stage's list of actions, run: messages to and from
-// the neighbour stages around forward and backward.
+// trainer/step_pipeline.h: runs a stage's list of actions: forward, backward,
+// and the messages to and from the neighbour stages.
 //
 // Each direction has two message buffers, so that a microbatch travels while
-// the next one is computed. Receives are posted one microbatch ahead; a send is
-// waited for when its buffer is needed again. No wait depends on something that
-// comes later in the neighbour's list, so lists that are each in order cannot
-// block each other.
+// the next one is computed: a receive is posted one microbatch ahead, a send is
+// waited for when its buffer is needed again. That only moves waits to later
+// than the list has them, so what the list proves about deadlock holds.
 //
 // Thread: the step thread. Allocates nothing after the constructor.
 
@@ -18,11 +17,12 @@
 #include <span>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "ckpt/base/clock.h"
 #include "trainer/model/stage.h"
 #include "trainer/parallel/collectives.h"
-#include "trainer/schedule/schedule.h"
+#include "trainer/schedule/one_f_one_b.h"
 
 namespace holdfast::trainer {
 
@@ -37,7 +37,8 @@ class PipelineClient {
   virtual void AfterBackward(int64_t microbatch) = 0;
 };
 
-// Time of one run. Waiting is for messages of the neighbours.
+// Time of one run. Waiting is for messages of the neighbours; joining leaves
+// counts as backward.
 struct PipelineTimes {
   absl::Duration forward, backward, wait;
 };
@@ -46,31 +47,31 @@ class Pipeline {
  public:
   // `pp` may be null when the stage is both first and last. All outlive this.
   // `slots` as the stage has.
-  Pipeline(Stage& stage, Collectives* pp, int slots, const ckpt::Clock& clock);
+  Pipeline(Stage& stage, Collectives* pp, int slots, const ckpt::Clock& clock)
+      : stage_(stage), pp_(pp), slots_(slots), clock_(clock) {}
 
-  // `actions` have each microbatch of [0, microbatches) forwarded once, in
-  // order, and backwarded once or (evaluation) never.
-  absl::StatusOr<PipelineTimes> Run(std::span<const ScheduleAction> actions,
+  // `actions` are a plan of trainer/schedule for `microbatches`. After an error
+  // messages may still be on the way, and waiting for them might take for ever:
+  // the job must end, and this and the stage stay alive until it has.
+  absl::StatusOr<PipelineTimes> Run(std::span<const Action> actions,
                                     int64_t microbatches,
                                     PipelineClient& client);
 
  private:
-  using Request = std::optional<RequestId>;
-  // Messages of one kind on the way: message i uses buffer i % 2.
+  // Messages of one kind on the way: message i uses buffer i % kMessages.
   struct Lane {
     Stage::Message kind;
-    std::array<Request, Stage::kMessages> requests;
+    std::array<std::optional<RequestId>, Stage::kMessages> requests = {};
   };
 
-  bool first() const { return pp_ == nullptr || pp_->rank() == 0; }
-  bool last() const { return pp_ == nullptr || pp_->rank() == pp_->size() - 1; }
-
+  absl::Status Do(const Action& action, PipelineClient& client);
   absl::Status Forward(int64_t microbatch, PipelineClient& client);
   absl::Status Backward(int64_t microbatch, PipelineClient& client);
-  absl::Status Post(Lane& lane, int64_t index, int64_t count);
+  absl::Status Receive(Lane& lane, int64_t index);
+  absl::Status Post(Lane& lane, int64_t index);
   absl::Status Send(Lane& lane, int64_t index);
+  // Waits for what is on the way in the buffer of message `index`.
   absl::Status Finish(Lane& lane, int64_t index);
-  // Waits for whatever is on the way; the first error.
   absl::Status FinishAll();
 
   Stage& stage_;
@@ -78,10 +79,10 @@ class Pipeline {
   const int slots_;
   const ckpt::Clock& clock_;
 
-  Lane input_{Stage::Message::kInput, {}};
-  Lane output_{Stage::Message::kOutput, {}};
-  Lane output_gradient_{Stage::Message::kOutputGradient, {}};
-  Lane input_gradient_{Stage::Message::kInputGradient, {}};
+  Lane input_{Stage::Message::kInput};
+  Lane output_{Stage::Message::kOutput};
+  Lane output_gradient_{Stage::Message::kOutputGradient};
+  Lane input_gradient_{Stage::Message::kInputGradient};
   int64_t microbatches_ = 0;
   PipelineTimes times_;
 };

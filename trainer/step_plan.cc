@@ -1,0 +1,126 @@
+// trainer/step_plan.cc: the batch over members and leaves, and the bytes.
+
+#include "trainer/step_plan.h"
+
+#include "absl/strings/str_format.h"
+#include "ckpt/base/check.h"
+#include "ckpt/base/status_macros.h"
+#include "trainer/schedule/one_f_one_b.h"
+#include "trainer/step_gradients.h"
+
+namespace holdfast::trainer {
+namespace {
+
+absl::Status PlanBatch(const StepOptions& options, int dp, StepPlan& plan) {
+  const BatchConfig& batch = options.batch;
+  const int64_t leaves = options.numerics.virtual_dp;
+  if (batch.micro_seqs < 1 || batch.global_seqs < 1 ||
+      batch.global_seqs % batch.micro_seqs != 0) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "batch.global_seqs = %d is not a whole number of microbatches of "
+        "batch.micro_seqs = %d",
+        batch.global_seqs, batch.micro_seqs));
+  }
+  const int64_t total = batch.global_seqs / batch.micro_seqs;
+  const int member = plan.at.dp;
+  plan.microbatches_total = total;
+  if (!options.numerics.invariant) {
+    if (dp > total) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "dp = %d members share %d microbatches (batch.global_seqs = %d, "
+          "batch.micro_seqs = %d); each needs at least one",
+          dp, total, batch.global_seqs, batch.micro_seqs));
+    }
+    plan.first_microbatch = member * total / dp;
+    plan.microbatches = (member + 1) * total / dp - plan.first_microbatch;
+    plan.microbatches_per_leaf = plan.microbatches;
+    plan.local_join = PlanLocalJoin(1, {0, 1});
+    plan.owner_join = PlanRankOrderJoin(dp);
+    return absl::OkStatus();
+  }
+  if (leaves < 1 || total % leaves != 0) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "numerics.virtual_dp = %d does not divide the %d microbatches of a "
+        "step (batch.global_seqs = %d, batch.micro_seqs = %d)",
+        leaves, total, batch.global_seqs, batch.micro_seqs));
+  }
+  if (dp > leaves) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "dp = %d is above numerics.virtual_dp = %d: a member needs at least "
+        "one leaf",
+        dp, leaves));
+  }
+  const auto leaf_count = static_cast<int>(leaves);
+  const LeafRange run = LeavesOf(leaf_count, dp, member);
+  plan.microbatches_per_leaf = total / leaves;
+  plan.first_microbatch = run.first * plan.microbatches_per_leaf;
+  plan.microbatches = run.count * plan.microbatches_per_leaf;
+  plan.local_join = PlanLocalJoin(leaf_count, run);
+  plan.owner_join = PlanOwnerJoin(leaf_count, dp);
+  return absl::OkStatus();
+}
+
+absl::Status CheckLayout(const StepOptions& options,
+                         const ModelTensors& tensors) {
+  const ckpt::TrainLayout& layout = *options.layout;
+  HF_CHECK(layout.tensors().size() == tensors.specs.size(),
+           "the layout has %d tensors, the model %d", layout.tensors().size(),
+           tensors.specs.size());
+  const ckpt::DType want = options.numerics.compute == ComputeType::kBf16
+                               ? ckpt::DType::kBf16
+                               : ckpt::DType::kF32;
+  HF_CHECK(layout.options().weight_dtype == want,
+           "weights of dtype %s for compute in %s",
+           ckpt::NameOf(layout.options().weight_dtype), ckpt::NameOf(want));
+  for (const ckpt::StageChunks& chunks : layout.options().stages) {
+    if (chunks.size() != 1) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "a stage of %d runs of layers: interleaved stages are not built",
+          chunks.size()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<StepPlan> PlanStep(const StepOptions& options, ckpt::Rank rank,
+                                  bool staged) {
+  const ckpt::TrainLayout& layout = *options.layout;
+  const ckpt::Mesh& mesh = layout.mesh();
+  HF_RETURN_IF_ERROR(CheckModel(options.model, mesh.tp));
+  StepPlan plan;
+  plan.at = ckpt::CoordinatesOf(mesh, rank);
+  plan.tensors = BuildTensorTable(options.model, mesh.tp);
+  HF_RETURN_IF_ERROR(CheckLayout(options, plan.tensors));
+  HF_RETURN_IF_ERROR(PlanBatch(options, mesh.dp, plan));
+
+  plan.stage.model = options.model;
+  plan.stage.compute = options.numerics.compute;
+  plan.stage.tp = mesh.tp;
+  plan.stage.tp_rank = plan.at.tp;
+  plan.stage.layers = layout.options().stages[plan.at.pp][0].count;
+  plan.stage.first = plan.at.pp == 0;
+  plan.stage.last = plan.at.pp == mesh.pp - 1;
+  plan.stage.micro_seqs = options.batch.micro_seqs;
+  plan.stage.slots = MicrobatchesInFlightMax(
+      mesh.pp, plan.at.pp, static_cast<int>(plan.microbatches));
+  plan.stage.staged = staged;
+
+  plan.state = TrainStateShape::Of(layout, plan.at);
+  const StageMemory stage = Stage::Plan(plan.stage);
+  MemoryPlan& memory = plan.memory;
+  memory.weights = plan.state.RegionBytes(ckpt::kWeightRegion);
+  for (const ckpt::TrainRegion region :
+       {ckpt::kMasterRegion, ckpt::kExpAvgRegion, ckpt::kExpAvgSqRegion}) {
+    memory.optimizer += plan.state.RegionBytes(region);
+  }
+  memory.gradients = plan.state.GradientBytes();
+  memory.live_sums = (plan.local_join.slots - 1) * plan.state.GradientBytes();
+  memory.activations = stage.activations;
+  memory.buffers = stage.buffers + GradientExchange::BufferBytes(plan, layout) +
+                   (staged ? plan.state.RegionBytes(ckpt::kWeightRegion) : 0);
+  return plan;
+}
+
+}  // namespace holdfast::trainer
