@@ -2,14 +2,16 @@
 //
 // The digest of an item is a sum mod 2^64, in two lanes, over its elements:
 //
-//   sum over segments s of K(item, s) * sum over j of P[j] * bits(s, j)
+//   sum over segments s of K(item, s) * sum over j of P[j] * F(bits(s, j))
 //
 // A segment is kSegmentElements consecutive elements of one logical row (the
 // last dimension); K is an odd 64-bit number drawn from the item's name, kind
-// and the segment's coordinates, P a fixed table of odd 32-bit numbers. It is
-// linear, so any cut of the tensor into boxes, in mid-segment too, gives parts
-// whose sum is the same, in any order. One changed element always changes it.
-// It finds accidents; it does not stop an attacker.
+// and the segment's coordinates, P a fixed table of odd 32-bit numbers, and F
+// folds the upper half of an element's bits onto the lower. It is a sum over
+// elements, so any cut of the tensor into boxes, in mid-segment too, gives
+// parts whose sum is the same, in any order. One changed element always changes
+// it. It finds accidents; it does not stop an attacker. Every constant:
+// ckpt/FORMAT.md.
 
 #ifndef HOLDFAST_CKPT_FORMAT_DIGEST_H_
 #define HOLDFAST_CKPT_FORMAT_DIGEST_H_

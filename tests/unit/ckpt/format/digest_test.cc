@@ -3,6 +3,7 @@
 
 #include "ckpt/format/digest.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "ckpt/base/philox.h"
@@ -53,6 +54,7 @@ Digest128 SlowDigest(const ItemSpec& item, const Bytes& bytes) {
   for (size_t i = 0; i < bytes.size() / size; ++i) {
     uint64_t bits = 0;
     std::memcpy(&bits, bytes.data() + i * size, size);
+    if (size >= 4) bits ^= bits >> (4 * size);
     sum += ElementDigest(item, i, bits);
   }
   return sum;
@@ -172,6 +174,21 @@ TEST(DigestTest, ElementsThatTradePlacesAreSeen) {
                        swapped.begin() + 2 * b);
       ASSERT_NE(WholeDigest(item, swapped), before) << a << " and " << b;
     }
+  }
+}
+
+TEST(DigestTest, NegatedElementsAreSeenWhateverTheirNumber) {
+  for (const DType dtype : {DType::kBf16, DType::kF32, DType::kF64}) {
+    const int size = SizeOf(dtype);
+    const ItemSpec item{"w", "weight", dtype, {2, 70}};
+    Bytes bytes = RandomBytes(140 * size, 8);
+    std::vector<uint64_t> seen = {WholeDigest(item, bytes).low};
+    for (int i = 0; i < 140; ++i) {
+      bytes[(i + 1) * size - 1] ^= std::byte{0x80};
+      seen.push_back(WholeDigest(item, bytes).low);
+    }
+    std::sort(seen.begin(), seen.end());
+    EXPECT_EQ(std::adjacent_find(seen.begin(), seen.end()), seen.end());
   }
 }
 
