@@ -17,6 +17,8 @@ namespace {
 // Shares of ops_max.
 constexpr size_t kCoordinatorOps = 2;
 constexpr size_t kRetentionOps = 2;
+// Steps are begun in lock step, so a rank is at most a few behind rank 0.
+constexpr size_t kRefusedMax = 64;
 
 SessionEnv WithOps(SessionEnv env, size_t ops) {
   env.ops_max = ops;
@@ -88,8 +90,11 @@ void SaveHost::Begin(int64_t step,
     session_->Coordinate(env, std::move(order));
     return;
   }
-  if (key <= refused_) {
-    session_->Skip(refused_why_);
+  const auto refused =
+      std::find_if(refused_.begin(), refused_.end(),
+                   [&](const Refused& r) { return r.key == key; });
+  if (refused != refused_.end()) {
+    session_->Skip(refused->why);
   } else if (early_begin_.has_value()) {
     const Message begin = *std::exchange(early_begin_, std::nullopt);
     OnBegin(begin);
@@ -129,6 +134,11 @@ void SaveHost::Decline(const MessageTag& tag, const std::string& why) {
   env_.group->Send(Rank{0}, {tag.incarnation, tag.attempt, kPhaseDone}, {});
 }
 
+void SaveHost::Refuse(const SaveKey& key, absl::Status why) {
+  refused_.push_back({key, std::move(why)});
+  if (refused_.size() > kRefusedMax) refused_.pop_front();
+}
+
 void SaveHost::OnBegin(const Message& message) {
   const absl::StatusOr<BeginMessage> begin = DecodeBegin(message.body);
   if (!begin.ok()) {
@@ -140,9 +150,8 @@ void SaveHost::OnBegin(const Message& message) {
   if (message.tag.attempt == 0 || !begin->status.ok()) {
     if (session_ != nullptr && session_->key() == key) {
       session_->OnMessage(message);
-    } else if (key > refused_) {
-      refused_ = key;
-      refused_why_ = begin->status;
+    } else {
+      Refuse(key, begin->status);
     }
     return;
   }
@@ -182,10 +191,11 @@ bool SaveHost::OnMessage(const Message& message) {
     // Over before this rank got there.
     const absl::StatusOr<BeginMessage> begin = DecodeBegin(early_begin_->body);
     if (begin.ok()) {
-      refused_ = std::max(refused_, begin->key());
-      refused_why_ = absl::UnavailableError(absl::StrFormat(
-          "saving step %d: skipped: rank 0 ended it before this rank got there",
-          begin->id.step));
+      Refuse(begin->key(),
+             absl::UnavailableError(absl::StrFormat(
+                 "saving step %d: skipped: rank 0 ended it before this rank "
+                 "got there",
+                 begin->id.step)));
     }
     Decline(tag, "busy: this rank had not reached that step");
     early_begin_.reset();

@@ -19,6 +19,7 @@
 #define HOLDFAST_CKPT_SESSION_SAVE_HOST_H_
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -94,6 +95,7 @@ class SaveHost {
   SaveKey NextKey(int64_t step);
   // A Begin that this rank does not or will not follow.
   void Decline(const MessageTag& tag, const std::string& why);
+  void Refuse(const SaveKey& key, absl::Status why);
   void OnBegin(const Message& message);
   void Finish();
   void StartRetention();
@@ -120,11 +122,15 @@ class SaveHost {
   std::optional<SaveResult> result_;
 
   SaveKey last_key_;
-  // The newest saves whose Begin will not be followed any more, by this rank's
-  // or by rank 0's decision.
+  // The newest save that this rank has ended or skipped: no Begin up to it will
+  // be followed any more.
   SaveKey declined_;
-  SaveKey refused_;  // rank 0 has skipped or ended it
-  absl::Status refused_why_;
+  // Saves that rank 0 has skipped or ended before this rank got there.
+  struct Refused {
+    SaveKey key;
+    absl::Status why;
+  };
+  std::deque<Refused> refused_;  // the newest few
   std::optional<Message> early_begin_;
 
   // Rank 0.

@@ -1,0 +1,289 @@
+// Four ranks are threads of this process, over a real directory. An optimizer
+// goes through the state while it is being saved, through FenceWrite; what is
+// loaded afterwards must be the state at BeginSave, to the bit, on as many
+// ranks and on others.
+
+#include "ckpt/checkpointer.h"
+
+#include <atomic>
+#include <barrier>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "ckpt/base/aligned_buffer.h"
+#include "ckpt/group/inproc_group.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/sim_layout.h"
+#include "tests/support/temp_dir.h"
+
+namespace holdfast::ckpt {
+namespace {
+
+using ::testing::HasSubstr;
+using tests::CompareFragment;
+using tests::FillFragment;
+using tests::SimLayout;
+using tests::TempDir;
+
+// One rank: its memory, its checkpointer, a step thread's life.
+class Party {
+ public:
+  Party(std::shared_ptr<const SimLayout> layout, std::unique_ptr<Group> group,
+        const CheckpointerOptions& options)
+      : layout_(layout), rank_(group->rank()) {
+    stored_ = layout->StoredBy(rank_);
+    for (const uint64_t bytes : stored_.region_bytes) {
+      memory_.emplace_back(bytes);
+      regions_.push_back(memory_.back().span());
+    }
+    auto opened = Checkpointer::Open(options, std::move(group), layout,
+                                     regions_, RealClock());
+    status_ = opened.status();
+    if (opened.ok()) checkpointer_ = *std::move(opened);
+  }
+
+  const absl::Status& status() const { return status_; }
+  Rank rank() const { return rank_; }
+  Checkpointer& checkpointer() { return *checkpointer_; }
+
+  void Fill(int64_t step) {
+    for (const Fragment& f : stored_.fragments) {
+      FillFragment(*layout_, f, step, regions_);
+    }
+  }
+  // The optimizer's walk to `step`, beside a save.
+  void StepTo(int64_t step) {
+    for (const Fragment& f : stored_.fragments) {
+      checkpointer_->FenceWrite(
+          f.region, f.offset, f.count * SizeOf(layout_->items()[f.item].dtype));
+      FillFragment(*layout_, f, step, regions_);
+    }
+  }
+  std::string Compare(int64_t step) const {
+    for (const Fragment& f : stored_.fragments) {
+      std::string difference = CompareFragment(*layout_, f, step, regions_);
+      if (!difference.empty()) return difference;
+    }
+    return "";
+  }
+
+ private:
+  std::shared_ptr<const SimLayout> layout_;
+  Rank rank_;
+  absl::Status status_;
+  Holding stored_;
+  std::vector<AlignedBuffer> memory_;
+  std::vector<std::span<std::byte>> regions_;
+  std::unique_ptr<Checkpointer> checkpointer_;
+};
+
+// Runs `body` on one thread a rank.
+void OnRanks(int ranks, const CheckpointerOptions& options,
+             const std::function<void(Party&)>& body) {
+  auto layout = std::make_shared<SimLayout>(ranks);
+  std::vector<std::unique_ptr<Group>> groups = MakeInprocGroups(ranks);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      Party party(layout, std::move(groups[rank]), options);
+      ASSERT_TRUE(party.status().ok()) << party.status();
+      body(party);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+class CheckpointerTest : public testing::TestWithParam<const char*> {
+ protected:
+  CheckpointerOptions Options() const {
+    CheckpointerOptions options;
+    options.run_dir = dir_.path();
+    options.storage = GetParam();
+    options.recheck_after_write = true;
+    // Far beyond what a loaded machine takes, far below a test's patience.
+    options.fence_ms = 20'000;
+    return options;
+  }
+  TempDir dir_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Storages, CheckpointerTest,
+                         testing::Values("posix", "auto"),
+                         [](const auto& info) { return info.param; });
+
+SaveReport Finish(Checkpointer& checkpointer) {
+  std::optional<SaveReport> report =
+      checkpointer.WaitForSave(absl::Seconds(60));
+  EXPECT_TRUE(report.has_value());
+  return report.value_or(SaveReport{});
+}
+
+TEST_P(CheckpointerTest, SavesTheStateAtBeginSaveWhileTheOptimizerRuns) {
+  constexpr int64_t kLastStep = 12;
+  OnRanks(4, Options(), [&](Party& party) {
+    Checkpointer& checkpointer = party.checkpointer();
+    const auto fresh = checkpointer.ClaimAndLoad({});
+    ASSERT_TRUE(fresh.ok()) << fresh.status();
+    EXPECT_FALSE(fresh->loaded);
+    EXPECT_EQ(fresh->incarnation, 1u);
+    party.Fill(1);
+    for (int64_t step = 1; step <= kLastStep; ++step) {
+      ASSERT_TRUE(
+          checkpointer
+              .BeginSave({step, {{"step", absl::StrFormat("%d", step)}}})
+              .ok());
+      party.StepTo(step + 1);
+      const SaveReport report = Finish(checkpointer);
+      EXPECT_TRUE(report.status.ok()) << report.status;
+      EXPECT_EQ(report.outcome, SaveReport::Outcome::kCommitted);
+      EXPECT_EQ(report.step, step);
+      EXPECT_GT(report.bytes, 0u);
+      EXPECT_EQ(party.Compare(step + 1), "");
+    }
+    EXPECT_EQ(checkpointer.counters().last_durable_step, kLastStep);
+    EXPECT_TRUE(checkpointer.Close().ok());
+  });
+  for (const int ranks : {4, 3}) {
+    OnRanks(ranks, Options(), [&](Party& party) {
+      const auto report = party.checkpointer().ClaimAndLoad({});
+      ASSERT_TRUE(report.ok()) << report.status();
+      EXPECT_EQ(report->step, kLastStep);
+      EXPECT_EQ(report->attributes.at("step"),
+                absl::StrFormat("%d", kLastStep));
+      EXPECT_EQ(report->layout_from, "sim4");
+      EXPECT_EQ(party.Compare(kLastStep), "");
+      EXPECT_TRUE(party.checkpointer().Close().ok());
+    });
+  }
+}
+
+TEST_P(CheckpointerTest, KeepsAsManyCheckpointsAsItWasAsked) {
+  CheckpointerOptions options = Options();
+  options.keep_last = 2;
+  OnRanks(2, options, [&](Party& party) {
+    ASSERT_TRUE(party.checkpointer().ClaimAndLoad({}).ok());
+    for (int64_t step = 1; step <= 5; ++step) {
+      party.Fill(step);
+      ASSERT_TRUE(party.checkpointer().BeginSave({step, {}}).ok());
+      EXPECT_TRUE(Finish(party.checkpointer()).status.ok());
+    }
+    EXPECT_TRUE(party.checkpointer().Close().ok());
+  });
+  int checkpoints = 0;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(dir_.path() + "/checkpoints")) {
+    checkpoints += entry.is_directory();
+  }
+  EXPECT_EQ(checkpoints, 2);
+}
+
+TEST_P(CheckpointerTest, ADiskThatFillsCostsTheSaveAndNotTheRun) {
+  CheckpointerOptions options = Options();
+  options.fault_spec =
+      "rank=1,match=step-000000002,op=write,n=2,do=fail,error=ENOSPC";
+  OnRanks(2, options, [&](Party& party) {
+    Checkpointer& checkpointer = party.checkpointer();
+    ASSERT_TRUE(checkpointer.ClaimAndLoad({}).ok());
+    for (int64_t step = 1; step <= 3; ++step) {
+      party.Fill(step);
+      ASSERT_TRUE(checkpointer.BeginSave({step, {}}).ok());
+      const SaveReport report = Finish(checkpointer);
+      if (step != 2) {
+        EXPECT_TRUE(report.status.ok()) << report.status;
+        continue;
+      }
+      const bool own = party.rank() == Rank{1};
+      EXPECT_EQ(report.status.code(), own ? absl::StatusCode::kResourceExhausted
+                                          : absl::StatusCode::kAborted);
+      EXPECT_EQ(report.outcome, own ? SaveReport::Outcome::kFailed
+                                    : SaveReport::Outcome::kAborted);
+      const std::string message(report.status.message());
+      EXPECT_THAT(message, HasSubstr("saving step 2: rank 1"));
+      EXPECT_THAT(message,
+                  HasSubstr("training goes on, step 1 is still whole"));
+      EXPECT_EQ(checkpointer.counters().failed_in_a_row, 1);
+    }
+    EXPECT_EQ(checkpointer.counters().failed_in_a_row, 0);
+    EXPECT_EQ(checkpointer.counters().committed, 2);
+    EXPECT_TRUE(checkpointer.Close().ok());
+  });
+}
+
+TEST_P(CheckpointerTest, ASecondSaveIsSkippedWhileOneIsInFlight) {
+  CheckpointerOptions options = Options();
+  options.fault_spec = "match=step-000000001,op=sync,do=delay,ms=300";
+  OnRanks(2, options, [&](Party& party) {
+    Checkpointer& checkpointer = party.checkpointer();
+    ASSERT_TRUE(checkpointer.ClaimAndLoad({}).ok());
+    party.Fill(1);
+    ASSERT_TRUE(checkpointer.BeginSave({1, {}}).ok());
+    const absl::Status second = checkpointer.BeginSave({2, {}});
+    EXPECT_TRUE(absl::IsUnavailable(second)) << second;
+    EXPECT_EQ(checkpointer.counters().skipped, 1);
+    EXPECT_TRUE(checkpointer.save_in_flight());
+    EXPECT_TRUE(Finish(checkpointer).status.ok());
+    EXPECT_FALSE(checkpointer.save_in_flight());
+    EXPECT_FALSE(checkpointer.PollSave().has_value()) << "a report comes once";
+    ASSERT_TRUE(checkpointer.BeginSave({3, {}}).ok());
+    EXPECT_TRUE(Finish(checkpointer).status.ok());
+    EXPECT_TRUE(checkpointer.Close().ok());
+  });
+}
+
+TEST_P(CheckpointerTest, NamesTheRankThatDoesNotVote) {
+  CheckpointerOptions options = Options();
+  options.vote_timeout_ms = 300;
+  options.fault_spec = "rank=1,match=step-000000001,op=sync,do=delay,ms=1500";
+  OnRanks(2, options, [&](Party& party) {
+    Checkpointer& checkpointer = party.checkpointer();
+    ASSERT_TRUE(checkpointer.ClaimAndLoad({}).ok());
+    ASSERT_TRUE(checkpointer.BeginSave({1, {}}).ok());
+    const SaveReport report = Finish(checkpointer);
+    EXPECT_EQ(report.status.code(), absl::StatusCode::kDeadlineExceeded);
+    EXPECT_THAT(std::string(report.status.message()),
+                HasSubstr("saving step 1: 1 of 2 ranks did not vote within"));
+    EXPECT_TRUE(checkpointer.Close().ok());
+  });
+}
+
+TEST(CheckpointerOpenTest, SaysWhichRegionDoesNotFit) {
+  TempDir dir;
+  CheckpointerOptions options;
+  options.run_dir = dir.path();
+  auto layout = std::make_shared<SimLayout>(1);
+  AlignedBuffer small(4096);
+  const auto opened = Checkpointer::Open(
+      options, std::move(MakeInprocGroups(1)[0]), layout,
+      {small.span(), small.span(), small.span(), small.span()}, RealClock());
+  EXPECT_EQ(opened.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(opened.status().message()),
+              HasSubstr("region 0 has 4096 bytes"));
+}
+
+TEST(CheckpointerOpenTest, RefusesARunDirectoryThatIsNotThere) {
+  CheckpointerOptions options;
+  options.run_dir = "/nonexistent/run";
+  auto layout = std::make_shared<SimLayout>(1);
+  std::vector<AlignedBuffer> memory;
+  std::vector<std::span<std::byte>> regions;
+  for (const uint64_t bytes : layout->StoredBy(Rank{0}).region_bytes) {
+    memory.emplace_back(bytes);
+    regions.push_back(memory.back().span());
+  }
+  const auto opened = Checkpointer::Open(
+      options, std::move(MakeInprocGroups(1)[0]), layout, regions, RealClock());
+  EXPECT_FALSE(opened.ok());
+  EXPECT_THAT(std::string(opened.status().message()),
+              HasSubstr("/nonexistent/run"));
+}
+
+}  // namespace
+}  // namespace holdfast::ckpt
