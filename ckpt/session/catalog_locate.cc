@@ -1,0 +1,173 @@
+// ckpt/session/catalog_locate.cc: see catalog_locate.h.
+
+#include "ckpt/session/catalog_locate.h"
+
+#include <charconv>
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "ckpt/base/status_macros.h"
+#include "ckpt/session/io.h"
+#include "ckpt/session/run_files.h"
+
+namespace holdfast::ckpt {
+namespace {
+
+constexpr uint16_t kSpace = 0x7f00;
+
+bool IsDirectory(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::is_directory(path, error);
+}
+
+bool Exists(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error);
+}
+
+// A checkpoint's own directory: it has a manifest, or the name of an attempt.
+bool LooksLikeCheckpoint(const std::string& path) {
+  std::filesystem::path named(path);
+  if (!named.has_filename()) named = named.parent_path();
+  return Exists(path + "/" + kManifestName) ||
+         ParseCheckpointDir(named.filename().string()).has_value();
+}
+
+std::string Listed(const Catalog& catalog) {
+  std::string text;
+  for (size_t i = catalog.line.size(); i-- > 0;) {
+    absl::StrAppendFormat(&text, "%s%d", text.empty() ? "" : ", ",
+                          catalog.entries[catalog.line[i]].id.step);
+  }
+  if (text.empty()) return "it has none";
+  return absl::StrFormat("it has steps %s", text);
+}
+
+// The entry that `which` names, as an index.
+absl::StatusOr<size_t> Select(const Catalog& catalog, const std::string& root,
+                              const std::string& which) {
+  if (const auto id = ParseCheckpointId(which)) {
+    for (size_t i = 0; i < catalog.entries.size(); ++i) {
+      if (catalog.entries[i].id != *id) continue;
+      if (catalog.entries[i].state == EntryState::kAttempt) {
+        return absl::NotFoundError(
+            absl::StrFormat("%s/%s is not a checkpoint: %s", root,
+                            catalog.entries[i].dir, catalog.entries[i].reason));
+      }
+      return i;
+    }
+    return absl::NotFoundError(absl::StrFormat("%s has no checkpoint %s; %s",
+                                               root, which, Listed(catalog)));
+  }
+  int64_t step = 0;
+  const char* const end = which.data() + which.size();
+  const auto parsed = std::from_chars(which.data(), end, step);
+  if (parsed.ec != std::errc{} || parsed.ptr != end || step < 0) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s@%s: expected a step, such as @1200, or an id, such as "
+        "@step-000001200.i0003.a01",
+        root, which));
+  }
+  for (size_t i = catalog.line.size(); i-- > 0;) {
+    if (catalog.entries[catalog.line[i]].id.step == step) {
+      return catalog.line[i];
+    }
+  }
+  std::string others;
+  for (const CatalogEntry& entry : catalog.entries) {
+    if (entry.id.step != step) continue;
+    absl::StrAppendFormat(&others, "; %s is %s (%s)", ToString(entry.id),
+                          std::string(NameOf(entry.state)), entry.reason);
+  }
+  return absl::NotFoundError(
+      absl::StrFormat("%s has no checkpoint of step %d on its line; %s%s", root,
+                      step, Listed(catalog), others));
+}
+
+}  // namespace
+
+absl::StatusOr<OpenedRun> OpenRun(const std::string& path,
+                                  StorageOptions options, Clock& clock) {
+  OpenedRun run;
+  HF_ASSIGN_OR_RETURN(run.root, PathOfLocation(path));
+  if (!IsDirectory(run.root)) {
+    return absl::NotFoundError(
+        absl::StrFormat("%s is not a directory", run.root));
+  }
+  if (!Exists(run.root + "/" + kRunIdName) &&
+      !Exists(run.root + "/" + kOwnersDir) &&
+      !Exists(run.root + "/" + kCheckpointsDir)) {
+    return absl::NotFoundError(absl::StrFormat(
+        "%s is neither a run (no %s, %s/ or %s/) nor a checkpoint (no %s)",
+        run.root, kRunIdName, kOwnersDir, kCheckpointsDir, kManifestName));
+  }
+  options.location = path;
+  HF_ASSIGN_OR_RETURN(run.storage, OpenStorage(options));
+  SessionEnv env;
+  env.storage = run.storage.get();
+  env.clock = &clock;
+  env.space = kSpace;
+  CatalogSession session(env);
+  RunAlone(run.storage.get(), &clock, &session);
+  if (!session.result().ok()) {
+    return absl::Status(
+        session.result().status().code(),
+        absl::StrFormat("%s: %s", run.root,
+                        std::string(session.result().status().message())));
+  }
+  run.catalog = *session.result();
+  return run;
+}
+
+absl::StatusOr<LocatedCheckpoint> LocateCheckpoint(const std::string& text,
+                                                   StorageOptions options,
+                                                   Clock& clock) {
+  HF_ASSIGN_OR_RETURN(std::string path, PathOfLocation(text));
+  std::string which;
+  // A directory whose name has an '@' is meant as it stands.
+  const size_t at = path.rfind('@');
+  if (at != std::string::npos && !IsDirectory(path)) {
+    which = path.substr(at + 1);
+    path.resize(at);
+    if (which.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s: expected a step or an id after the '@'", text));
+    }
+  }
+  LocatedCheckpoint located;
+  if (which.empty() && IsDirectory(path) && LooksLikeCheckpoint(path)) {
+    if (!Exists(path + "/" + kManifestName)) {
+      return absl::NotFoundError(absl::StrFormat(
+          "%s is not a checkpoint: it has no %s", path, kManifestName));
+    }
+    options.location = path;
+    HF_ASSIGN_OR_RETURN(located.storage, OpenStorage(options));
+    located.root = path;
+    located.dir.assign(1, '.');
+    return located;
+  }
+  HF_ASSIGN_OR_RETURN(OpenedRun run, OpenRun(path, options, clock));
+  size_t index = 0;
+  if (which.empty()) {
+    if (run.catalog.newest() == nullptr) {
+      std::string why;
+      for (const CatalogEntry& entry : run.catalog.entries) {
+        absl::StrAppendFormat(&why, "; %s: %s (%s)", ToString(entry.id),
+                              std::string(NameOf(entry.state)), entry.reason);
+      }
+      return absl::NotFoundError(
+          absl::StrFormat("%s has no whole checkpoint%s", run.root, why));
+    }
+    index = run.catalog.line.back();
+  } else {
+    HF_ASSIGN_OR_RETURN(index, Select(run.catalog, run.root, which));
+  }
+  located.storage = std::move(run.storage);
+  located.root = run.root;
+  located.entry = run.catalog.entries[index];
+  located.dir = located.entry->dir;
+  return located;
+}
+
+}  // namespace holdfast::ckpt

@@ -1,0 +1,53 @@
+// tools/ckptctl/commands.h: the commands of `ckptctl`, as plain options.
+//
+// main.cc fills the structs from the command line and is the only file that
+// knows how options are spelled. Results go to stdout, messages to stderr; each
+// returns an exit code (trainer/fault/exit_codes.h). None of them writes
+// anything.
+
+#ifndef HOLDFAST_TOOLS_CKPTCTL_COMMANDS_H_
+#define HOLDFAST_TOOLS_CKPTCTL_COMMANDS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace holdfast::tools {
+
+struct LsOptions {
+  std::string run;
+  bool json = false;
+};
+int RunLs(const LsOptions& options);
+
+// `checkpoint` below: RUN, RUN@STEP, RUN@ID or a checkpoint's own directory.
+struct ShowOptions {
+  std::string checkpoint;
+  bool hash = false;
+  bool json = false;
+};
+int RunShow(const ShowOptions& options);
+
+struct VerifyOptions {
+  std::string checkpoint;
+  bool hash = false;
+  bool json = false;
+  bool raw_speed = false;  // measure the disk too, to compare with
+  int readers = 8;         // reads in flight
+};
+int RunVerify(const VerifyOptions& options);
+
+struct DiffOptions {
+  std::string a;
+  std::string b;
+  std::vector<std::string> kinds;  // empty: all
+  bool no_attributes = false;
+  bool json = false;
+  int readers = 8;
+  uint64_t batch_bytes = uint64_t{32} << 20;  // of each side in memory
+};
+int RunDiff(const DiffOptions& options);
+
+}  // namespace holdfast::tools
+
+#endif  // HOLDFAST_TOOLS_CKPTCTL_COMMANDS_H_

@@ -1,0 +1,196 @@
+// tools/ckptctl/main.cc: the command line of `ckptctl`, and its exits.
+//
+// The one file of this program that includes CLI11. To add a command: a struct
+// and a Run function in commands.h, an AddX below that spells its options, and
+// a line in main().
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ckpt/base/log.h"
+#include "tools/ckptctl/commands.h"
+#include "tools/common/text.h"
+#include "trainer/fault/exit_codes.h"
+
+namespace holdfast::tools {
+namespace {
+
+constexpr char kFooter[] =
+    "CHECKPOINT is RUN (its newest), RUN@STEP, RUN@step-000000120.i0003.a01, "
+    "or a\ncheckpoint's own directory, wherever it was copied to.\n"
+    "\n"
+    "No command writes into a run or a checkpoint.\n"
+    "\n"
+    "Exit: 0 fine, 1 diff found a difference, 64 bad usage, 65 damaged data,\n"
+    "66 no checkpoint, 70 our own bug, 74 I/O error, 78 a newer format or "
+    "another\ndisagreement.\n"
+    "\n"
+    "Examples:\n"
+    "  ckptctl ls /scratch/run7\n"
+    "  ckptctl verify /scratch/run7@1200 --hash\n"
+    "  ckptctl diff /scratch/run7 /scratch/run8@1200";
+
+struct Command {
+  CLI::App* parser;
+  std::function<int()> run;
+};
+
+// A subcommand whose options live as long as its `run`.
+template <typename Options>
+Command MakeCommand(CLI::App* parser, std::shared_ptr<Options> options,
+                    int (*run)(const Options&)) {
+  return {parser,
+          [options = std::move(options), run] { return run(*options); }};
+}
+
+void AddJson(CLI::App* parser, bool& json) {
+  parser->add_flag("--json", json,
+                   "one JSON object on stdout; messages stay on stderr");
+}
+
+void AddReaders(CLI::App* parser, int& readers) {
+  parser->add_option("--readers", readers, "reads in flight [default: 8]")
+      ->check(CLI::Range(1, 256).description(""))
+      ->type_name("N");
+}
+
+Command AddLs(CLI::App& app) {
+  auto options = std::make_shared<LsOptions>();
+  CLI::App* parser = app.add_subcommand(
+      "ls",
+      "what is in a run, newest first: step, state, age, size, layout, and why "
+      "something is not offered");
+  parser->add_option("RUN", options->run, "a run directory")
+      ->type_name("")
+      ->required();
+  AddJson(parser, options->json);
+  return MakeCommand(parser, options, &RunLs);
+}
+
+Command AddShow(CLI::App& app) {
+  auto options = std::make_shared<ShowOptions>();
+  CLI::App* parser = app.add_subcommand(
+      "show", "one manifest: items, attributes, and the layout that wrote it");
+  parser->add_option("CHECKPOINT", options->checkpoint, "see ckptctl --help")
+      ->type_name("")
+      ->required();
+  parser->add_flag("--hash", options->hash,
+                   "the logical digests that the manifest records");
+  AddJson(parser, options->json);
+  return MakeCommand(parser, options, &RunShow);
+}
+
+Command AddVerify(CLI::App& app) {
+  auto options = std::make_shared<VerifyOptions>();
+  CLI::App* parser =
+      app.add_subcommand("verify", "reads every byte and compares checksums");
+  parser->add_option("CHECKPOINT", options->checkpoint, "see ckptctl --help")
+      ->type_name("")
+      ->required();
+  parser->add_flag("--hash", options->hash,
+                   "also compute the logical digests from the bytes and "
+                   "compare them with the manifest's");
+  parser->add_flag("--raw-speed", options->raw_speed,
+                   "first measure what the disk itself reads, with a file of "
+                   "256 MiB that is removed again");
+  AddReaders(parser, options->readers);
+  AddJson(parser, options->json);
+  return MakeCommand(parser, options, &RunVerify);
+}
+
+Command AddDiff(CLI::App& app) {
+  auto options = std::make_shared<DiffOptions>();
+  CLI::App* parser = app.add_subcommand(
+      "diff",
+      "compares two checkpoints of any layouts, tensor by tensor, and their "
+      "attributes");
+  parser->add_option("A", options->a, "a checkpoint, see ckptctl --help")
+      ->type_name("")
+      ->required();
+  parser->add_option("B", options->b, "another")->type_name("")->required();
+  parser
+      ->add_option("--kind", options->kinds,
+                   "only items of this kind, such as weight; repeatable")
+      ->type_name("KIND")
+      ->allow_extra_args(false);
+  parser->add_flag("--no-attributes", options->no_attributes,
+                   "compare tensors only");
+  AddReaders(parser, options->readers);
+  AddJson(parser, options->json);
+  return MakeCommand(parser, options, &RunDiff);
+}
+
+// "ckptctl show: CHECKPOINT is required", and where to read on.
+int UsageError(const CLI::App& app, const std::string& what) {
+  std::string who = app.get_name();
+  for (const CLI::App* parser : app.get_subcommands()) {
+    who += " " + parser->get_name();
+  }
+  std::fprintf(stderr, "%s: %s\nSee '%s --help'.\n", who.c_str(), what.c_str(),
+               who.c_str());
+  return trainer::kExitUsage;
+}
+
+int Main(int argc, char** argv) {
+  // What storage is used and so on is of no interest here; warnings are.
+  const absl::Status log =
+      ckpt::InitLog(ckpt::LogLevel::kWarning, /*file=*/"", /*prefix=*/"");
+  if (!log.ok()) return ReportFailure("ckptctl", log);
+
+  CLI::App app("ckptctl: looks at, checks and compares checkpoints.",
+               "ckptctl");
+  app.set_help_flag("-h,--help", "prints this");
+  app.set_version_flag("--version", "ckptctl " HOLDFAST_VERSION,
+                       "prints the version");
+  app.require_subcommand(1);
+  app.footer(kFooter);
+  const std::vector<Command> commands = {
+      AddLs(app),
+      AddShow(app),
+      AddVerify(app),
+      AddDiff(app),
+  };
+  if (argc > 1 && argv[1][0] != '-' &&
+      std::none_of(commands.begin(), commands.end(),
+                   [&](const Command& command) {
+                     return command.parser->get_name() == argv[1];
+                   })) {
+    return UsageError(app,
+                      std::string("no command is named '") + argv[1] + "'");
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() != 0) return UsageError(app, error.what());
+    // --help and --version arrive here too.
+    app.exit(error, std::cout, std::cerr);
+    std::cout.flush();
+    return trainer::kExitFinished;
+  }
+  for (const Command& command : commands) {
+    if (command.parser->parsed()) return command.run();
+  }
+  return UsageError(app, "a command is required");
+}
+
+}  // namespace
+}  // namespace holdfast::tools
+
+int main(int argc, char** argv) {
+  try {
+    return holdfast::tools::FinishOutput("ckptctl",
+                                         holdfast::tools::Main(argc, argv));
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "ckptctl: unexpected error: %s; this is a bug\n",
+                 error.what());
+    return holdfast::trainer::kExitBug;
+  }
+}

@@ -1,0 +1,116 @@
+// tools/ckptctl/opened.cc: see opened.h.
+
+#include "tools/ckptctl/opened.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "ckpt/base/clock.h"
+#include "ckpt/base/status_macros.h"
+#include "ckpt/session/io.h"
+#include "ckpt/session/task.h"
+
+namespace holdfast::tools {
+namespace {
+
+constexpr uint16_t kSpace = 1;
+constexpr int kOpsBesidesReads = 8;
+
+// ReadManifest as a session.
+class ManifestSession final : public ckpt::Session {
+ public:
+  ManifestSession(const ckpt::SessionEnv& env, std::string dir)
+      : io_(env), dir_(std::move(dir)) {
+    fiber_.Start(Run());
+  }
+  void OnCompletion(const ckpt::Completion& completion) override {
+    io_.OnCompletion(completion);
+  }
+  bool OnMessage(const ckpt::Message&) override { return false; }
+  void Poll() override { fiber_.Poll(); }
+  bool done() const override { return fiber_.done() && io_.idle(); }
+
+  absl::StatusOr<std::unique_ptr<ckpt::Manifest>>& result() { return result_; }
+  const std::vector<std::byte>& encoded() const { return encoded_; }
+
+ private:
+  ckpt::Task<bool> Run() {
+    auto manifest = co_await ckpt::ReadManifest(&io_, dir_, &encoded_);
+    result_ = std::move(manifest);
+    co_return true;
+  }
+
+  ckpt::Io io_;
+  const std::string dir_;
+  std::vector<std::byte> encoded_;
+  absl::StatusOr<std::unique_ptr<ckpt::Manifest>> result_ =
+      absl::UnknownError("not read yet");
+  ckpt::Fiber fiber_;
+};
+
+}  // namespace
+
+ckpt::SessionEnv Opened::env() const {
+  ckpt::SessionEnv env;
+  env.storage = place.storage.get();
+  env.clock = &ckpt::RealClock();
+  env.space = kSpace;
+  env.ops_max = place.storage->queue_depth();
+  return env;
+}
+
+absl::StatusOr<Opened> OpenCheckpoint(const std::string& text, int readers) {
+  Opened opened;
+  ckpt::StorageOptions storage;
+  storage.queue_depth = readers + kOpsBesidesReads;
+  HF_ASSIGN_OR_RETURN(opened.place,
+                      ckpt::LocateCheckpoint(text, storage, ckpt::RealClock()));
+  ManifestSession session(opened.env(), opened.place.dir);
+  ckpt::RunAlone(opened.place.storage.get(), &ckpt::RealClock(), &session);
+  if (!session.result().ok()) {
+    const absl::Status& status = session.result().status();
+    return absl::Status(status.code(),
+                        absl::StrFormat("%s: %s", opened.place.root,
+                                        std::string(status.message())));
+  }
+  opened.manifest = *std::move(session.result());
+  opened.summary = ckpt::Summarize(*opened.manifest, session.encoded());
+  return opened;
+}
+
+ckpt::UnitReaderOptions ReaderOptions(int readers) {
+  ckpt::UnitReaderOptions options;
+  options.reads_in_flight = readers;
+  return options;
+}
+
+std::string TypeText(const ckpt::ItemSpec& item) {
+  return absl::StrFormat("%s[%s]", std::string(ckpt::NameOf(item.dtype)),
+                         absl::StrJoin(item.shape, ","));
+}
+
+Json DescribeJson(const Opened& opened) {
+  const ckpt::Manifest& manifest = *opened.manifest;
+  Json json;
+  json["path"] = opened.place.path();
+  json["id"] = ckpt::ToString(manifest.id);
+  json["run_id"] = ckpt::ToHex(manifest.run_id);
+  json["step"] = manifest.id.step;
+  json["incarnation"] = manifest.id.incarnation;
+  json["attempt"] = manifest.id.attempt;
+  json["commit_number"] = manifest.commit_number;
+  json["parent"] =
+      manifest.parent ? Json(ckpt::ToString(*manifest.parent)) : Json();
+  json["time_unix_ms"] = manifest.time_unix_ms;
+  json["layout"] = manifest.layout;
+  json["world"] = manifest.world;
+  json["bytes"] = opened.summary.bytes;
+  json["files"] = opened.summary.files;
+  return json;
+}
+
+}  // namespace holdfast::tools

@@ -1,0 +1,60 @@
+// tools/ckptctl/opened.h: a checkpoint that a command works on.
+
+#ifndef HOLDFAST_TOOLS_CKPTCTL_OPENED_H_
+#define HOLDFAST_TOOLS_CKPTCTL_OPENED_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "ckpt/format/manifest.h"
+#include "ckpt/session/catalog_locate.h"
+#include "ckpt/session/load_session.h"
+#include "ckpt/session/session.h"
+#include "ckpt/session/unit_reader.h"
+#include "tools/common/json_output.h"
+#include "tools/common/progress.h"
+
+namespace holdfast::tools {
+
+struct Opened {
+  ckpt::LocatedCheckpoint place;
+  std::unique_ptr<ckpt::Manifest> manifest;
+  ckpt::ManifestSummary summary;
+
+  // For one session at a time.
+  ckpt::SessionEnv env() const;
+};
+
+// Finds the checkpoint that `text` means and reads its manifest. `readers` is
+// the number of reads that its storage shall have in flight.
+absl::StatusOr<Opened> OpenCheckpoint(const std::string& text, int readers);
+
+ckpt::UnitReaderOptions ReaderOptions(int readers);
+
+// Drives a session that has progress() to its end, with a progress line.
+template <typename Session>
+void RunShown(const Opened& opened, Session* session, Progress* progress) {
+  while (true) {
+    session->Poll();
+    if (session->done()) return;
+    ckpt::Completion answers[64];
+    const size_t count = opened.place.storage->Poll(answers);
+    for (size_t i = 0; i < count; ++i) session->OnCompletion(answers[i]);
+    if (count == 0) opened.place.storage->WaitForCompletion(/*wait_ms=*/10);
+    if (progress != nullptr) {
+      const ckpt::LoadProgress at = session->progress();
+      progress->Update(at.bytes_done, at.bytes_total);
+    }
+  }
+}
+
+// "f32[90,64]"
+std::string TypeText(const ckpt::ItemSpec& item);
+
+// Id, step, layout and so on of a checkpoint, as every command prints them.
+Json DescribeJson(const Opened& opened);
+
+}  // namespace holdfast::tools
+
+#endif  // HOLDFAST_TOOLS_CKPTCTL_OPENED_H_
