@@ -110,6 +110,67 @@ Command AddConfig(CLI::App& app) {
   return MakeCommand(parser, options, &RunConfig);
 }
 
+Command AddTrain(CLI::App& app) {
+  auto options = std::make_shared<TrainOptions>();
+  CLI::App* parser = app.add_subcommand(
+      "train", "one rank of a job, started by launch, mpirun or srun");
+  parser->add_option("--config", options->config, "what to train")
+      ->type_name("FILE")
+      ->required();
+  AddSets(parser, options->sets);
+  parser->add_option("--run", options->run, "the run directory, made if new")
+      ->type_name("DIR")
+      ->required();
+  parser
+      ->add_option(
+          "--resume", options->resume,
+          "auto (the default): the newest whole checkpoint, or a fresh "
+          "start; never; required; or a step to go back to")
+      ->type_name("HOW");
+  parser
+      ->add_option("--init-from", options->init_from,
+                   "a fresh run takes its state from RUN, RUN@STEP or a "
+                   "checkpoint's directory")
+      ->type_name("RUN[@STEP]");
+  parser
+      ->add_option("--init-only", options->init_only,
+                   "weights: take the weights alone, not the optimizer, step "
+                   "and data")
+      ->check(CLI::IsMember({"weights"}).description(""))
+      ->type_name("WHAT");
+  parser
+      ->add_option("--accept-change", options->accept_changes,
+                   "go on although NAME (a key or group) differs from the "
+                   "checkpoint; repeatable")
+      ->type_name("NAME")
+      ->allow_extra_args(false);
+  parser->add_flag("--dry-run", options->dry_run,
+                   "says what would run and what it needs, and starts nothing");
+  parser->footer(
+      "Signals: SIGTERM and SIGINT save and leave with 75, a second one leaves "
+      "at\nonce; SIGUSR1 saves and goes on.\n"
+      "Examples:\n"
+      "  holdfast launch -n 8 -- train --config trainer/configs/tiny.toml \\\n"
+      "    --set parallel.tp=2 --set parallel.pp=2 --run runs/r1");
+  return MakeCommand(parser, options, &RunTrain);
+}
+
+Command AddPlan(CLI::App& app) {
+  auto options = std::make_shared<PlanOptions>();
+  CLI::App* parser = app.add_subcommand(
+      "plan", "memory, bytes and bubble of a layout before it runs");
+  parser->add_option("--config", options->config, "what would be trained")
+      ->type_name("FILE")
+      ->required();
+  AddSets(parser, options->sets);
+  parser
+      ->add_option("--world", options->world, "ranks; without it, one replica")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30).description(""))
+      ->type_name("N");
+  AddJson(parser, options->json);
+  return MakeCommand(parser, options, &RunPlan);
+}
+
 Command AddDrill(CLI::App& app) {
   auto options = std::make_shared<DrillOptions>();
   CLI::App* parser = app.add_subcommand(
@@ -165,9 +226,7 @@ int Main(int argc, char** argv) {
       "since the last\nstart, 78 configuration or disagreement, 128 + n by "
       "signal n.");
   const std::vector<Command> commands = {
-      AddData(app),
-      AddConfig(app),
-      AddDrill(app),
+      AddData(app), AddConfig(app), AddTrain(app), AddPlan(app), AddDrill(app),
   };
   if (argc > 1 && argv[1][0] != '-' &&
       std::none_of(commands.begin(), commands.end(),

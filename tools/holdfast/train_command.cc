@@ -1,0 +1,128 @@
+// tools/holdfast/train_command.cc: one rank of a job, as a process.
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "ckpt/base/clock.h"
+#include "ckpt/base/log.h"
+#include "tools/holdfast/child_process.h"
+#include "tools/holdfast/commands.h"
+#include "trainer/fault/exit_codes.h"
+#include "trainer/fault/failure_report.h"
+#include "trainer/fault/heartbeat.h"
+#include "trainer/fault/signals.h"
+#include "trainer/fault/watchdog.h"
+#include "trainer/parallel/job.h"
+#include "trainer/run_records.h"
+#include "trainer/trainer.h"
+
+namespace holdfast::tools {
+namespace {
+
+// Long enough for every rank of a large job to arrive, short enough that a job
+// with a missing one does not linger.
+constexpr absl::Duration kFinalizeTimeout = absl::Seconds(60);
+
+void SayOutcome(const trainer::TrainOutcome& outcome, int rank) {
+  const bool good = outcome.exit_code == trainer::kExitFinished ||
+                    outcome.exit_code == trainer::kExitSavedRestart;
+  if (good) {
+    if (rank == 0) HF_LOG_INFO("%s", outcome.message);
+    return;
+  }
+  HF_LOG_ERROR("rank %d ends with exit code %d: %s", rank, outcome.exit_code,
+               outcome.message);
+}
+
+// What the launcher reads to name the rank that failed first. In the watch
+// thread, just before the end: a report that cannot be written changes nothing.
+void LeaveReport(const std::string& run_dir, uint32_t incarnation,
+                 const trainer::FailureReport& report) {
+  trainer::WriteFailureReport(trainer::IncarnationDir(run_dir, incarnation),
+                              report)
+      .IgnoreError();
+  trainer::WriteStatusFile(run_dir, "failed", -1, incarnation, report.exit_code,
+                           report.message)
+      .IgnoreError();
+}
+
+}  // namespace
+
+int RunTrain(const TrainOptions& options) {
+  trainer::InstallSignalHandlers();
+  trainer::TrainOptions train;
+  train.config_path = options.config;
+  train.sets = options.sets;
+  train.run_dir = options.run;
+  train.resume = options.resume;
+  train.init_from = options.init_from;
+  train.init_weights_only = options.init_only == "weights";
+  train.accept_change = options.accept_changes;
+  if (const char* const fault = std::getenv("HOLDFAST_FAULT")) {
+    train.fault_spec = fault;
+  }
+
+  trainer::Heartbeat heartbeat;
+  absl::StatusOr<std::unique_ptr<trainer::Job>> job =
+      trainer::OpenJob(&heartbeat);
+  if (!job.ok()) {
+    HF_LOG_ERROR("joining the job: %s", std::string(job.status().message()));
+    return trainer::ExitCodeOf(job.status());
+  }
+  const int rank = (*job)->rank();
+  if (options.dry_run) {
+    return rank == 0 ? RunPlan({.config = options.config,
+                                .sets = options.sets,
+                                .world = (*job)->size()})
+                     : trainer::kExitFinished;
+  }
+
+  std::atomic<uint32_t> incarnation = 0;
+  trainer::WatchdogOptions watch;
+  watch.rank = rank;
+  watch.host = (*job)->HostOf(rank);
+  watch.host_of = [&](int other) { return (*job)->HostOf(other); };
+  watch.on_expiry = [&](const trainer::FailureReport& report) {
+    if (incarnation == 0) return;
+    LeaveReport(options.run, incarnation, report);
+  };
+  const trainer::Watchdog watchdog(heartbeat, std::move(watch));
+
+  trainer::TrainEnv env;
+  env.world = &(*job)->world();
+  env.clock = &ckpt::RealClock();
+  env.heartbeat = &heartbeat;
+  env.host = (*job)->HostOf(rank);
+  env.first_on_host = (*job)->local_rank() == 0;
+  env.ranks_on_host = (*job)->local_size();
+  env.on_claimed = [&](uint32_t claimed) { incarnation = claimed; };
+  env.command = OwnProgramPath() + " train --config " + options.config;
+  absl::StatusOr<std::unique_ptr<ckpt::Group>> group =
+      (*job)->OpenCheckpointGroup();
+  if (!group.ok()) {
+    HF_LOG_ERROR("opening the checkpoint group: %s",
+                 std::string(group.status().message()));
+    (*job)->Abort(trainer::ExitCodeOf(group.status()));
+  }
+  env.checkpoint_group = *std::move(group);
+
+  const trainer::TrainOutcome outcome = Train(train, std::move(env));
+  SayOutcome(outcome, rank);
+  ckpt::FlushLog();
+  if (outcome.peers_may_wait) (*job)->Abort(outcome.exit_code);
+  const trainer::Heartbeat::Scope scope(&heartbeat, "leaving the job",
+                                        kFinalizeTimeout);
+  const absl::Status finalized = (*job)->Finalize();
+  if (!finalized.ok()) {
+    HF_LOG_ERROR("leaving the job: %s", std::string(finalized.message()));
+    return outcome.exit_code != 0 ? outcome.exit_code
+                                  : trainer::ExitCodeOf(finalized);
+  }
+  return outcome.exit_code;
+}
+
+}  // namespace holdfast::tools
