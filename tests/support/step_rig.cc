@@ -67,6 +67,48 @@ StepOptions StepOptionsOf(const RunOptions& options,
 
 namespace {
 
+// Calls visit(i, bytes) for element i of the whole logical item of a fragment
+// and the place of that element in memory, in memory's order.
+template <class Visit>
+void VisitFragment(const ckpt::Fragment& fragment, const ckpt::ItemSpec& item,
+                   std::byte* region, const Visit& visit) {
+  const int64_t stride =
+      ckpt::WholeBox(item.shape).count[item.shape.size() - 1];
+  std::byte* at = region + fragment.offset;
+  for (const ckpt::Box& box :
+       ckpt::BoxesOfRun(fragment.part, fragment.first, fragment.count)) {
+    const int last = box.dimensions - 1;
+    const int64_t rows = box.dimensions == 1 ? 1 : box.count[0];
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t row = box.dimensions == 1 ? 0 : box.first[0] + r;
+      for (int64_t c = 0; c < box.count[last]; ++c) {
+        visit(static_cast<size_t>(row * stride + box.first[last] + c), at);
+        at += ckpt::SizeOf(item.dtype);
+      }
+    }
+  }
+}
+
+float ReadAs(ckpt::DType dtype, const std::byte* from) {
+  if (dtype == ckpt::DType::kBf16) {
+    kernels::Bf16 narrow;
+    std::memcpy(&narrow, from, sizeof(narrow));
+    return kernels::ToFloat(narrow);
+  }
+  float value = 0.0f;
+  std::memcpy(&value, from, sizeof(value));
+  return value;
+}
+
+void WriteAs(ckpt::DType dtype, float value, std::byte* to) {
+  if (dtype == ckpt::DType::kBf16) {
+    const kernels::Bf16 narrow = kernels::RoundToBf16(value);
+    std::memcpy(to, &narrow, sizeof(narrow));
+  } else {
+    std::memcpy(to, &value, sizeof(value));
+  }
+}
+
 // Copies what `rank` stores into the whole logical tensors of the record.
 void CollectStored(const ckpt::TrainLayout& layout, ckpt::Rank rank,
                    kernels::Device& device, const trainer::TrainState& state,
@@ -81,32 +123,11 @@ void CollectStored(const ckpt::TrainLayout& layout, ckpt::Rank rank,
   device.Sync(*stream);
   for (const ckpt::Fragment& fragment : layout.StoredBy(rank).fragments) {
     const ckpt::ItemSpec& item = layout.items()[fragment.item];
-    const ckpt::Box whole = ckpt::WholeBox(item.shape);
     std::vector<float>& values = record.stored[item.name + "/" + item.kind];
-    values.resize(static_cast<size_t>(whole.elements()));
-    const std::byte* from = regions[fragment.region].data() + fragment.offset;
-    for (const ckpt::Box& box :
-         ckpt::BoxesOfRun(fragment.part, fragment.first, fragment.count)) {
-      const int last = box.dimensions - 1;
-      const int64_t rows = box.dimensions == 1 ? 1 : box.count[0];
-      const int64_t stride = whole.count[last];
-      for (int64_t r = 0; r < rows; ++r) {
-        const int64_t row = box.dimensions == 1 ? 0 : box.first[0] + r;
-        for (int64_t c = 0; c < box.count[last]; ++c) {
-          float value = 0.0f;
-          if (item.dtype == ckpt::DType::kBf16) {
-            kernels::Bf16 narrow;
-            std::memcpy(&narrow, from, sizeof(narrow));
-            value = kernels::ToFloat(narrow);
-          } else {
-            std::memcpy(&value, from, sizeof(value));
-          }
-          from += ckpt::SizeOf(item.dtype);
-          values[static_cast<size_t>(row * stride + box.first[last] + c)] =
-              value;
-        }
-      }
-    }
+    values.resize(static_cast<size_t>(ckpt::WholeBox(item.shape).elements()));
+    VisitFragment(
+        fragment, item, regions[fragment.region].data(),
+        [&](size_t i, std::byte* at) { values[i] = ReadAs(item.dtype, at); });
   }
 }
 
@@ -137,7 +158,16 @@ class RankRun {
     HF_CHECK(plan == runner->memory(), "rank %d: %d bytes planned, %d taken",
              world_.rank(), plan.total(), runner->memory().total());
     HF_RETURN_IF_ERROR(runner->Initialise(options_.seed));
-    TinySource source(options_.model, options_.micro_seqs, options_.seed);
+    if (!options_.weights.empty()) {
+      FillOwned(layout_, rank, options_.weights, runner->state());
+      HF_RETURN_IF_ERROR(runner->RefreshWeights());
+    }
+    const std::unique_ptr<StepSource> source_owned =
+        options_.source
+            ? options_.source()
+            : std::make_unique<TinySource>(options_.model, options_.micro_seqs,
+                                           options_.seed);
+    StepSource& source = *source_owned;
     const int64_t microbatches = options_.global_seqs / options_.micro_seqs;
     for (int64_t step = 1; step <= options_.steps; ++step) {
       if (options_.before_step) {
@@ -194,6 +224,20 @@ class RankRun {
 };
 
 }  // namespace
+
+void FillOwned(const ckpt::TrainLayout& layout, ckpt::Rank rank,
+               const std::map<std::string, std::vector<float>>& values,
+               trainer::TrainState& state) {
+  for (const ckpt::Fragment& fragment : layout.WantedBy(rank).fragments) {
+    const ckpt::ItemSpec& item = layout.items()[fragment.item];
+    if (item.kind != "weight" && item.kind != "master") continue;
+    const std::vector<float>& of_tensor = values.at(item.name);
+    VisitFragment(fragment, item, state.regions()[fragment.region].data,
+                  [&](size_t i, std::byte* at) {
+                    WriteAs(item.dtype, of_tensor.at(i), at);
+                  });
+  }
+}
 
 RunRecord TrainTiny(const RunOptions& options) {
   const std::unique_ptr<ckpt::TrainLayout> layout = LayoutOf(options);

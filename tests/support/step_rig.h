@@ -17,17 +17,24 @@
 
 namespace holdfast::tests {
 
-// Microbatches of random tokens, as a function of (seed, step, microbatch).
-class TinySource : public trainer::MicrobatchSource {
+// Microbatches of one step after another.
+class StepSource : public trainer::MicrobatchSource {
+ public:
+  virtual void BeginStep(int64_t step) = 0;
+  // Of the whole step.
+  virtual int64_t CountingTokens(int64_t microbatches) const = 0;
+};
+
+// Random tokens, as a function of (seed, step, microbatch).
+class TinySource : public StepSource {
  public:
   TinySource(const trainer::ModelConfig& model, int64_t micro_seqs,
              uint64_t seed)
       : model_(model), micro_seqs_(micro_seqs), seed_(seed) {}
 
-  void BeginStep(int64_t step) { step_ = step; }
+  void BeginStep(int64_t step) override { step_ = step; }
   absl::StatusOr<trainer::Microbatch> Get(int64_t microbatch) override;
-  // Of the whole step.
-  int64_t CountingTokens(int64_t microbatches) const;
+  int64_t CountingTokens(int64_t microbatches) const override;
 
  private:
   TinyBatch BatchOf(int64_t microbatch) const;
@@ -53,6 +60,10 @@ struct RunOptions {
   int64_t steps = 3;
   int64_t eval_microbatches = 0;  // Evaluated after the last step.
   uint64_t seed = 1;
+  // Makes a rank's source; null is a TinySource of `seed`.
+  std::function<std::unique_ptr<StepSource>()> source = nullptr;
+  // First values by tensor name, whole and logical; empty: those of `seed`.
+  std::map<std::string, std::vector<float>> weights = {};
   // Makes the device of a rank; null is the CPU's.
   std::function<std::unique_ptr<kernels::Device>(int rank)> device = nullptr;
   // Called on every rank before each step.
@@ -78,6 +89,12 @@ struct RunRecord {
 trainer::StepOptions StepOptionsOf(const RunOptions& options,
                                    const ckpt::TrainLayout& layout);
 std::unique_ptr<ckpt::TrainLayout> LayoutOf(const RunOptions& options);
+
+// Writes `values`, by tensor name, to the owned masters and weights of a rank
+// on the CPU device. StepRunner::RefreshWeights must follow.
+void FillOwned(const ckpt::TrainLayout& layout, ckpt::Rank rank,
+               const std::map<std::string, std::vector<float>>& values,
+               trainer::TrainState& state);
 
 // CHECK-fails on any error of any rank, and when two ranks report different
 // results of one step.

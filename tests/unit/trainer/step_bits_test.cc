@@ -13,10 +13,10 @@ namespace holdfast::trainer {
 namespace {
 
 using tests::FirstDifference;
-using tests::TrainTiny;
 using tests::RunOptions;
 using tests::RunRecord;
 using tests::TinyModel;
+using tests::TrainTiny;
 
 struct Numerics {
   bool tied;
