@@ -14,6 +14,7 @@
 #include "ckpt/ckpt_thread.h"
 #include "ckpt/session/save_plans.h"
 #include "ckpt/snapshot/fence.h"
+#include "ckpt/storage/raw_speed.h"
 #include "ckpt/storage/storage.h"
 
 namespace holdfast::ckpt {
@@ -223,6 +224,14 @@ absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Open(
       options, std::move(group), std::move(layout), std::move(regions), clock);
   HF_RETURN_IF_ERROR(checkpointer->AwaitOpen());
   return checkpointer;
+}
+
+absl::StatusOr<double> MeasureRawWrite(const std::string& dir) {
+  RawSpeedOptions options;
+  options.bytes_max = uint64_t{64} << 20;
+  options.read = false;
+  HF_ASSIGN_OR_RETURN(const RawSpeed speed, MeasureRawSpeed(dir, options));
+  return speed.write_bytes_per_s;
 }
 
 }  // namespace holdfast::ckpt

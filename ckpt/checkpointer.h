@@ -72,7 +72,7 @@ struct CheckpointerOptions {
   // for none.
   std::string fault_spec;
 
-  // The device's raw write speed if it was measured, for reports. 0: unknown.
+  // What MeasureRawWrite said, for reports on rank 0. 0: unknown.
   double raw_write_bytes_per_s = 0;
 
   // Debugging, each at a cost. Protect: pages of a save in flight are read-only
@@ -153,13 +153,15 @@ struct SaveReport {
   CheckpointId id;
   int64_t step = 0;
   Outcome outcome = Outcome::kFailed;
-  absl::Status status;            // OK exactly when committed
-  uint64_t bytes = 0;             // of this rank's file
-  uint64_t bytes_total = 0;       // of all files; rank 0 only
-  double seconds = 0;             // BeginSave to the outcome
-  double write_seconds = 0;       // first write submitted to data synced
-  double bytes_per_s = 0;         // bytes / write_seconds
-  double raw_share = 0;           // of raw_write_bytes_per_s; 0: unknown
+  absl::Status status;       // OK exactly when committed
+  uint64_t bytes = 0;        // of this rank's file
+  uint64_t bytes_total = 0;  // of all files; rank 0 only
+  double seconds = 0;        // BeginSave to the outcome
+  double write_seconds = 0;  // first write submitted to data synced
+  double bytes_per_s = 0;    // bytes / write_seconds
+  // All ranks' bytes over `seconds`, as a share of raw_write_bytes_per_s; rank
+  // 0 only, 0: unknown. With several hosts it can exceed 1.
+  double raw_share = 0;
   uint64_t bytes_copied = 0;      // through the arena
   double fence_wait_ms = 0;       // the step thread in FenceWrite: waits
   double fence_copy_ms = 0;       // and copies
@@ -173,6 +175,11 @@ struct SaveCounters {
   int64_t skipped = 0;             // refused by BeginSave, or kSkipped
   int64_t last_durable_step = -1;  // -1: none, loaded ones included
 };
+
+// Bytes a second that a plain loop writes into `dir`, sync included, measured
+// now in about half a second with up to 64 MiB that are removed again. For one
+// rank, while the others do not write.
+absl::StatusOr<double> MeasureRawWrite(const std::string& dir);
 
 class Checkpointer {
  public:

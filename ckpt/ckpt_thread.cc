@@ -241,9 +241,10 @@ void CkptThread::ReportSave(const SaveResult& result) {
   report.write_seconds = absl::ToDoubleSeconds(result.write_time);
   if (report.write_seconds > 0) {
     report.bytes_per_s = report.bytes / report.write_seconds;
-    if (options_.raw_write_bytes_per_s > 0) {
-      report.raw_share = report.bytes_per_s / options_.raw_write_bytes_per_s;
-    }
+  }
+  if (options_.raw_write_bytes_per_s > 0 && report.seconds > 0) {
+    report.raw_share =
+        report.bytes_total / report.seconds / options_.raw_write_bytes_per_s;
   }
   const FenceCosts costs = fence_->costs();
   report.bytes_copied = costs.bytes_copied;

@@ -13,8 +13,8 @@ ProcessMemory ReadProcessMemory() {
   char line[256];
   while (std::fgets(line, sizeof line, file) != nullptr) {
     long long kib = 0;
-    if (std::sscanf(line, "VmRSS: %lld kB", &kib) == 1) {
-      memory.resident_bytes = kib * 1024;
+    if (std::sscanf(line, "RssAnon: %lld kB", &kib) == 1) {
+      memory.anonymous_bytes = kib * 1024;
     } else if (std::sscanf(line, "VmHWM: %lld kB", &kib) == 1) {
       memory.peak_bytes = kib * 1024;
     }

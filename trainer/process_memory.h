@@ -7,11 +7,12 @@
 
 namespace holdfast::trainer {
 
-// Bytes now and the most there ever were (VmRSS, VmHWM of proc(5)); 0 where
-// /proc does not say.
+// Bytes; 0 where /proc does not say (proc(5): RssAnon, VmHWM).
+// `anonymous_bytes` leaves out file pages, which the kernel takes back when it
+// wants to: mapped token files would otherwise count as memory of the model.
 struct ProcessMemory {
-  int64_t resident_bytes = 0;
-  int64_t peak_bytes = 0;
+  int64_t anonymous_bytes = 0;  // now
+  int64_t peak_bytes = 0;       // the most that ever was resident
 };
 ProcessMemory ReadProcessMemory();
 

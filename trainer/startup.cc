@@ -139,7 +139,7 @@ absl::Status MakeRunner(TrainRun& run, TrainEnv& env) {
         plan.gradients / 1e9, plan.optimizer / 1e9, plan.live_sums / 1e9,
         plan.activations / 1e9, plan.buffers / 1e9, env.host, available / 1e9));
   }
-  run.memory_base_bytes = ReadProcessMemory().resident_bytes;
+  run.memory_base_bytes = ReadProcessMemory().anonymous_bytes;
   HF_ASSIGN_OR_RETURN(run.runner, StepRunner::Create(options));
   return absl::OkStatus();
 }
@@ -173,6 +173,18 @@ absl::Status OpenCheckpointer(TrainRun& run, TrainEnv& env) {
       break;
   }
   options.fault_spec = run.options.fault_spec;
+  if (env.world->rank() == 0) {
+    const absl::StatusOr<double> raw =
+        ckpt::MeasureRawWrite(run.options.run_dir);
+    if (raw.ok()) {
+      options.raw_write_bytes_per_s = *raw;
+    } else if (absl::IsPermissionDenied(raw.status())) {
+      return raw.status();
+    } else {
+      HF_LOG_WARNING("the raw speed of %s is unknown: %s", run.options.run_dir,
+                     std::string(raw.status().message()));
+    }
+  }
   std::vector<std::span<std::byte>> regions;
   for (const kernels::Buffer& region : run.runner->state().regions()) {
     regions.emplace_back(region.data, region.bytes);

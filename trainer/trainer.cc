@@ -125,11 +125,11 @@ absl::StatusOr<Agreement> Loop::AgreeOnNext(bool save_due) {
 }
 
 std::string Loop::SaveText(const ckpt::SaveReport& report) const {
-  std::string text = absl::StrFormat(
-      "%.1f MB durable in %.2f s, %.2f GB/s a rank", report.bytes_total / 1e6,
-      report.seconds, report.bytes_per_s / 1e9);
+  std::string text = absl::StrFormat("%.1f MB durable in %.2f s",
+                                     report.bytes_total / 1e6, report.seconds);
   if (report.raw_share > 0) {
-    absl::StrAppendFormat(&text, " (%.0f %% of the raw device)",
+    absl::StrAppendFormat(&text, ", %.2f GB/s, %.0f %% of the raw device",
+                          report.bytes_total / report.seconds / 1e9,
                           100 * report.raw_share);
   }
   return text;
@@ -254,7 +254,7 @@ absl::Status Loop::ReportMemoryOnce() {
   if (memory_reported_ || ++steps_made_ < 2) return absl::OkStatus();
   memory_reported_ = true;
   int64_t values[] = {
-      ReadProcessMemory().resident_bytes - run_.memory_base_bytes,
+      ReadProcessMemory().anonymous_bytes - run_.memory_base_bytes,
       run_.memory_planned_bytes};
   HF_RETURN_IF_ERROR(world_.AllReduceMax(std::span<int64_t>(values)));
   if (!is_root_) return absl::OkStatus();
