@@ -2,10 +2,29 @@
 
 #include "trainer/config_toml.h"
 
-#include <toml++/toml.h>
-
 #include <exception>
+#include <stdexcept>
 #include <utility>
+
+// toml++ 3.3.0 asserts its own grammar on some malformed texts, such as a key
+// that starts with a byte no key may have. A wrong file must be an error with a
+// line, not an abort, so its assertions throw; it has no NDEBUG way out, since
+// they are assumptions there.
+#define TOML_ASSERT(condition)        \
+  ((condition) ? static_cast<void>(0) \
+               : ::holdfast::trainer::ThrowMalformedToml())
+
+namespace holdfast::trainer {
+
+struct MalformedToml : std::runtime_error {
+  MalformedToml() : std::runtime_error("not a key, a table or a value") {}
+};
+
+[[noreturn]] static void ThrowMalformedToml() { throw MalformedToml(); }
+
+}  // namespace holdfast::trainer
+
+#include <toml++/toml.h>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_format.h"
@@ -62,6 +81,26 @@ absl::Status Flatten(const toml::table& table, const std::string& prefix,
 
 }  // namespace
 
+namespace {
+
+// The first line that MalformedToml is about, which does not say so itself.
+int MalformedLine(std::string_view text) {
+  int line = 1;
+  for (size_t end = text.find('\n'); end != std::string_view::npos;
+       end = text.find('\n', end + 1), ++line) {
+    try {
+      (void)toml::parse(text.substr(0, end));
+    } catch (const MalformedToml&) {
+      return line;
+    } catch (const std::exception&) {
+      // Cut off in the middle of a list or a string, perhaps.
+    }
+  }
+  return line;
+}
+
+}  // namespace
+
 absl::StatusOr<std::vector<ConfigEntry>> ReadToml(std::string_view text,
                                                   std::string_view name) {
   std::vector<ConfigEntry> entries;
@@ -72,6 +111,9 @@ absl::StatusOr<std::vector<ConfigEntry>> ReadToml(std::string_view text,
     return absl::InvalidArgumentError(
         absl::StrFormat("%s:%d: not valid TOML: %s", name,
                         error.source().begin.line, error.what()));
+  } catch (const MalformedToml& error) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s:%d: not valid TOML: %s", name, MalformedLine(text), error.what()));
   } catch (const std::exception& error) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%s: reading TOML: %s", name, error.what()));
@@ -95,6 +137,8 @@ absl::StatusOr<ConfigEntry> ReadSet(std::string_view set) {
     }
   } catch (const toml::parse_error&) {
     // A bare word: below.
+  } catch (const MalformedToml&) {
+    // The same.
   } catch (const std::exception& error) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%s: %s", where, error.what()));
