@@ -170,6 +170,8 @@ class ThreadedCheckpointer final : public Checkpointer {
     return TakeReport();
   }
 
+  uint64_t arena_bytes() const override { return fence_.arena_bytes(); }
+
   SaveCounters counters() const override {
     absl::MutexLock lock(&box_.lock);
     return box_.counters;

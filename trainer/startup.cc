@@ -193,6 +193,8 @@ absl::Status OpenCheckpointer(TrainRun& run, TrainEnv& env) {
       run.checkpointer,
       ckpt::Checkpointer::Open(options, std::move(env.checkpoint_group),
                                run.layout, std::move(regions), *env.clock));
+  run.memory_planned_bytes +=
+      static_cast<int64_t>(run.checkpointer->arena_bytes());
   return absl::OkStatus();
 }
 
