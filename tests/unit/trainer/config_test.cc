@@ -132,6 +132,28 @@ TEST(ConfigTest, NoTextAtAllCrashesIt) {
   }
 }
 
+TEST(ConfigTest, BytesBeyondAsciiComeThroughInStringsAndComments) {
+  const std::string text = absl::StrCat(kSmall,
+                                        "# Gr\xc3\xb6\xc3\x9f"
+                                        "e, ~7e\nweights = [1, 1] # \xa7\n");
+  for (const std::string path : {"gr\xc3\xb6\xc3\x9f"
+                                 "e",
+                                 "a~7eb~", "\xff"}) {
+    const auto config = Parse(text, {"data.paths=['" + path + "', 'b']"});
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_THAT(config->data.paths, ElementsAre(path, "b"));
+    const auto again = Parse(CanonicalText(*config));
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_EQ(*again, *config);
+  }
+  EXPECT_THAT(MessageOf(Parse("\"gr\xc3\xb6\" = 1\n")),
+              HasSubstr("unknown key 'gr\xc3\xb6'"));
+  EXPECT_THAT(MessageOf(Parse("s = \"\"\"\\\n\xc2\xa7\"\"\"\n")),
+              HasSubstr("unknown key 's'"));
+  EXPECT_THAT(MessageOf(Parse("s = \"\\u007E41\"\n")),
+              HasSubstr("write it as itself"));
+}
+
 TEST(ConfigTest, MissingKeysAreNamedTogether) {
   EXPECT_THAT(MessageOf(Parse("[model]\nlayers = 2\n")),
               AllOf(HasSubstr("model.hidden, model.heads, model.ffn"),
