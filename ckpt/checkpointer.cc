@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -21,6 +22,8 @@ namespace holdfast::ckpt {
 namespace {
 
 constexpr int kQueueDepthMax = 4000;
+// Longer waits would overflow the clock of the standard library.
+constexpr absl::Duration kForever = absl::Hours(24 * 365);
 
 absl::Status CheckOptions(const CheckpointerOptions& options) {
   const auto at_least = [](const char* name, int64_t value, int64_t least) {
@@ -98,25 +101,18 @@ class ThreadedCheckpointer final : public Checkpointer {
   }
 
   absl::Status AwaitOpen() {
-    absl::MutexLock lock(&box_.lock);
-    box_.lock.Await(absl::Condition(
-        +[](CkptBox* box) ABSL_EXCLUSIVE_LOCKS_REQUIRED(box->lock) {
-          return box->opened.has_value();
-        },
-        &box_));
+    std::unique_lock lock(box_.lock);
+    box_.changed.wait(lock, [this] { return box_.opened.has_value(); });
     return *box_.opened;
   }
 
   absl::StatusOr<LoadReport> ClaimAndLoad(const LoadRequest& request) override {
-    absl::MutexLock lock(&box_.lock);
+    std::unique_lock lock(box_.lock);
     HF_CHECK(!claimed_, "ClaimAndLoad is called once");
     claimed_ = true;
     box_.load = request;
-    box_.lock.Await(absl::Condition(
-        +[](CkptBox* box) ABSL_EXCLUSIVE_LOCKS_REQUIRED(box->lock) {
-          return box->loaded.has_value();
-        },
-        &box_));
+    box_.changed.notify_all();
+    box_.changed.wait(lock, [this] { return box_.loaded.has_value(); });
     owned_ = box_.loaded->ok();
     return *std::move(box_.loaded);
   }
@@ -127,10 +123,11 @@ class ThreadedCheckpointer final : public Checkpointer {
           "saving step %d: this job does not own the run", request.step));
     }
     CkptBox::Save save{false, request, clock_.Monotonic()};
-    absl::MutexLock lock(&box_.lock);
+    const std::lock_guard lock(box_.lock);
     if (box_.in_flight) {
       save.skip = true;
       box_.saves.push_back(std::move(save));
+      box_.changed.notify_all();
       ++box_.counters.skipped;
       return absl::UnavailableError(absl::StrFormat(
           "saving step %d: skipped, the save before is still in flight",
@@ -139,6 +136,7 @@ class ThreadedCheckpointer final : public Checkpointer {
     fence_.Arm();
     box_.in_flight = true;
     box_.saves.push_back(std::move(save));
+    box_.changed.notify_all();
     return absl::OkStatus();
   }
 
@@ -149,42 +147,37 @@ class ThreadedCheckpointer final : public Checkpointer {
   }
 
   std::optional<SaveReport> PollSave() override {
-    absl::MutexLock lock(&box_.lock);
+    const std::lock_guard lock(box_.lock);
     return TakeReport();
   }
 
   bool save_in_flight() const override {
-    absl::MutexLock lock(&box_.lock);
+    const std::lock_guard lock(box_.lock);
     return box_.in_flight;
   }
 
   std::optional<SaveReport> WaitForSave(absl::Duration timeout) override {
-    absl::MutexLock lock(&box_.lock);
-    box_.lock.AwaitWithTimeout(
-        absl::Condition(
-            +[](CkptBox* box) ABSL_EXCLUSIVE_LOCKS_REQUIRED(box->lock) {
-              return !box->in_flight;
-            },
-            &box_),
-        timeout);
+    std::unique_lock lock(box_.lock);
+    box_.changed.wait_for(
+        lock, absl::ToChronoNanoseconds(std::min(timeout, kForever)),
+        [this] { return !box_.in_flight; });
     return TakeReport();
   }
 
-  uint64_t arena_bytes() const override { return fence_.arena_bytes(); }
-
   SaveCounters counters() const override {
-    absl::MutexLock lock(&box_.lock);
+    const std::lock_guard lock(box_.lock);
     return box_.counters;
   }
 
   absl::Status Close() override {
     HF_CHECK(thread_ != nullptr, "a checkpointer is closed once");
     {
-      absl::MutexLock lock(&box_.lock);
+      const std::lock_guard lock(box_.lock);
       box_.stop = true;
+      box_.changed.notify_all();
     }
     thread_.reset();
-    absl::MutexLock lock(&box_.lock);
+    const std::lock_guard lock(box_.lock);
     HF_RETURN_IF_ERROR(box_.stop_status);
     for (const SaveReport& report : box_.reports) {
       if (report.outcome != SaveReport::Outcome::kSkipped) {
@@ -195,8 +188,8 @@ class ThreadedCheckpointer final : public Checkpointer {
   }
 
  private:
-  std::optional<SaveReport> TakeReport()
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(box_.lock) {
+  // The lock is held.
+  std::optional<SaveReport> TakeReport() {
     if (box_.reports.empty()) return std::nullopt;
     SaveReport report = std::move(box_.reports.front());
     box_.reports.pop_front();

@@ -109,8 +109,9 @@ CkptThread::~CkptThread() { thread_.join(); }
 void CkptThread::Run() {
   const absl::Status opened = OpenStorages();
   {
-    absl::MutexLock lock(&box_->lock);
+    const std::lock_guard lock(box_->lock);
     box_->opened = opened;
+    box_->changed.notify_all();
   }
   if (opened.ok()) {
     while (true) {
@@ -132,8 +133,6 @@ void CkptThread::Run() {
   host_.reset();
   storage_.reset();
   group_.reset();
-  absl::MutexLock lock(&box_->lock);
-  box_->stopped = true;
 }
 
 absl::Status CkptThread::OpenStorages() {
@@ -166,7 +165,7 @@ void CkptThread::TakeWork() {
   std::optional<LoadRequest> load;
   std::deque<CkptBox::Save> saves;
   {
-    absl::MutexLock lock(&box_->lock);
+    const std::lock_guard lock(box_->lock);
     load = std::exchange(box_->load, std::nullopt);
     saves.swap(box_->saves);
     if (box_->stop && !stop_by_.has_value()) {
@@ -204,7 +203,8 @@ void CkptThread::StartLoad(const LoadRequest& request) {
 void CkptThread::ReportLoad(const OwnerResult& result) {
   loading_ = false;
   for (const std::string& note : result.notes) HF_LOG_WARNING("%s", note);
-  absl::MutexLock lock(&box_->lock);
+  const std::lock_guard lock(box_->lock);
+  box_->changed.notify_all();
   if (!result.status.ok()) {
     box_->loaded = result.status;
     return;
@@ -252,7 +252,7 @@ void CkptThread::ReportSave(const SaveResult& result) {
   report.fence_copy_ms = costs.copy_ms;
   report.thread_cpu_seconds = ThreadCpuSeconds() - save_cpu_at_;
 
-  absl::MutexLock lock(&box_->lock);
+  const std::lock_guard lock(box_->lock);
   SaveCounters& counters = box_->counters;
   if (report.outcome == SaveReport::Outcome::kCommitted) {
     ++counters.committed;
@@ -267,6 +267,7 @@ void CkptThread::ReportSave(const SaveResult& result) {
   if (box_->reports.size() == kReportsMax) box_->reports.pop_front();
   box_->reports.push_back(std::move(report));
   box_->in_flight = false;
+  box_->changed.notify_all();
 }
 
 void CkptThread::LogRetention(const RetentionOutcome& outcome) {
@@ -287,7 +288,7 @@ bool CkptThread::MayStop() {
   const SaveHost& saves = host_->saves();
   if (!saves.busy() && !saves.retiring() && !loading_) return true;
   if (clock_->Monotonic() < *stop_by_) return false;
-  absl::MutexLock lock(&box_->lock);
+  const std::lock_guard lock(box_->lock);
   box_->stop_status = absl::DeadlineExceededError(
       absl::StrFormat("closing the checkpointer: %s is not over after %d ms",
                       loading_       ? "the load"
@@ -305,8 +306,9 @@ void CkptThread::Wait() {
   }
   const absl::Duration nap =
       saves.busy() || saves.retiring() ? kMessageNap : kIdleNap;
-  absl::MutexLock lock(&box_->lock);
-  box_->lock.AwaitWithTimeout(absl::Condition(box_, &CkptBox::HasWork), nap);
+  std::unique_lock lock(box_->lock);
+  box_->changed.wait_for(lock, absl::ToChronoMicroseconds(nap),
+                         [this] { return box_->HasWork(); });
 }
 
 }  // namespace holdfast::ckpt

@@ -80,7 +80,7 @@ void Fence::Arm() {
   slots_taken_.store(0, std::memory_order_relaxed);
   slots_returned_.store(free_slots_.size(), std::memory_order_relaxed);
   {
-    absl::MutexLock lock(&why_lock_);
+    const std::lock_guard lock(why_lock_);
     why_ = absl::OkStatus();
   }
   poisoned_.store(false, std::memory_order_relaxed);
@@ -140,7 +140,7 @@ void Fence::AddWait(absl::Duration wait) {
 
 void Fence::Poison(absl::Status why) {
   HF_CHECK(!why.ok(), "a snapshot is poisoned for a reason");
-  absl::MutexLock lock(&why_lock_);
+  const std::lock_guard lock(why_lock_);
   if (why_.ok()) why_ = std::move(why);
   poisoned_.store(true, std::memory_order_seq_cst);
 }
@@ -189,7 +189,7 @@ absl::Status Fence::EndUnit(size_t unit) {
 
 absl::Status Fence::status() const {
   if (!poisoned_.load(std::memory_order_seq_cst)) return absl::OkStatus();
-  absl::MutexLock lock(&why_lock_);
+  const std::lock_guard lock(why_lock_);
   return why_;
 }
 
@@ -227,7 +227,7 @@ std::span<std::byte> Fence::Slot(uint32_t slot, size_t unit) {
 
 void Fence::Protect(size_t unit, bool read_only) {
   if (!options_.protect) return;
-  absl::MutexLock lock(&protect_lock_);
+  const std::lock_guard lock(protect_lock_);
   if (std::exchange(shared_[unit].read_only, read_only) == read_only) return;
   const std::span<std::byte> bytes = Live(unit);
   const int result = mprotect(bytes.data(), bytes.size(),

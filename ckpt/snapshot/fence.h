@@ -30,12 +30,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
 #include "ckpt/base/aligned_buffer.h"
 #include "ckpt/base/clock.h"
 #include "ckpt/snapshot/snapshot.h"
@@ -66,7 +66,6 @@ class Fence final : public Snapshot {
 
   // The copies are made here; for the registration of buffers.
   std::span<std::byte> arena() { return arena_.span(); }
-  uint64_t arena_bytes() const { return arena_.size(); }
 
   void Arm() override;
   bool TryWrite(uint32_t region, uint64_t offset, uint64_t bytes) override;
@@ -115,7 +114,7 @@ class Fence final : public Snapshot {
   Clock& clock_;
   const FenceOptions options_;
 
-  absl::Mutex protect_lock_;  // used with options_.protect only
+  std::mutex protect_lock_;  // used with options_.protect only
   std::unique_ptr<Shared[]> shared_;
   uint64_t slot_bytes_ = 0;
   AlignedBuffer arena_;
@@ -127,8 +126,8 @@ class Fence final : public Snapshot {
 
   std::atomic<bool> armed_{false};
   std::atomic<bool> poisoned_{false};
-  mutable absl::Mutex why_lock_;
-  absl::Status why_ ABSL_GUARDED_BY(why_lock_);
+  mutable std::mutex why_lock_;
+  absl::Status why_;  // guarded by why_lock_
 
   std::atomic<uint64_t> bytes_copied_{0};
   std::atomic<int64_t> copy_ns_{0};

@@ -36,7 +36,7 @@ StagedSnapshot::StagedSnapshot(std::vector<SnapshotUnit> units, size_t regions,
 void StagedSnapshot::Arm() {
   HF_CHECK(!armed(), "the snapshot is armed while a save is in flight");
   {
-    absl::MutexLock lock(&why_lock_);
+    const std::lock_guard lock(why_lock_);
     why_ = absl::OkStatus();
   }
   poisoned_.store(false, std::memory_order_relaxed);
@@ -75,7 +75,7 @@ void StagedSnapshot::AddWait(absl::Duration wait) {
 
 void StagedSnapshot::Poison(absl::Status why) {
   HF_CHECK(!why.ok(), "a snapshot is poisoned for a reason");
-  absl::MutexLock lock(&why_lock_);
+  const std::lock_guard lock(why_lock_);
   if (why_.ok()) why_ = std::move(why);
   poisoned_.store(true, std::memory_order_seq_cst);
 }
@@ -90,7 +90,7 @@ absl::Status StagedSnapshot::EndUnit(size_t) { return status(); }
 
 absl::Status StagedSnapshot::status() const {
   if (!poisoned_.load(std::memory_order_seq_cst)) return absl::OkStatus();
-  absl::MutexLock lock(&why_lock_);
+  const std::lock_guard lock(why_lock_);
   return why_;
 }
 

@@ -19,12 +19,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
 #include "ckpt/snapshot/snapshot.h"
 
 namespace holdfast::ckpt {
@@ -79,8 +79,8 @@ class StagedSnapshot final : public Snapshot {
   std::unique_ptr<std::atomic<bool>[]> staged_;
   std::atomic<bool> armed_{false};
   std::atomic<bool> poisoned_{false};
-  mutable absl::Mutex why_lock_;
-  absl::Status why_ ABSL_GUARDED_BY(why_lock_);
+  mutable std::mutex why_lock_;
+  absl::Status why_;  // guarded by why_lock_
   std::atomic<int64_t> wait_ns_{0};
 };
 

@@ -310,8 +310,7 @@ absl::Status SimDisk::DoRead(InodeId id, uint64_t offset,
         "sim: the file has shrunk, %d bytes at offset %d are gone", out.size(),
         offset));
   }
-  std::copy_n(found->second->now.begin() + static_cast<ptrdiff_t>(offset),
-              out.size(), out.begin());
+  std::memcpy(out.data(), found->second->now.data() + offset, out.size());
   return absl::OkStatus();
 }
 

@@ -22,8 +22,7 @@ enum class SignalAction : int {
 };
 
 // Once, by the main thread, before any other thread starts. System calls under
-// way are restarted, not interrupted. Unblocks the signals: those that came
-// while they were blocked (a launcher may start ranks so) are heard now.
+// way are restarted, not interrupted.
 void InstallSignalHandlers();
 
 // Any thread; one relaxed load or two.
