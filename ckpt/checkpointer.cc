@@ -164,6 +164,8 @@ class ThreadedCheckpointer final : public Checkpointer {
     return TakeReport();
   }
 
+  uint64_t arena_bytes() const override { return fence_.arena_bytes(); }
+
   SaveCounters counters() const override {
     const std::lock_guard lock(box_.lock);
     return box_.counters;

@@ -225,6 +225,9 @@ class Checkpointer {
 
   virtual SaveCounters counters() const = 0;
 
+  // The fixed memory that Open took for copies.
+  virtual uint64_t arena_bytes() const = 0;
+
   // Waits for the save in flight and for retention (close_timeout_ms), stops
   // the thread, closes the storage. The first error of these; its codes are
   // those of the save. Call it once; nothing else may follow.

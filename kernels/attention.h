@@ -43,7 +43,7 @@ struct AttentionShape {
   int64_t heads = 0;      // Query heads here; a multiple of kv_heads.
   int64_t kv_heads = 0;
   int64_t head_dim = 0;
-  float scale = 0.0f;  // Usually 1 / sqrt(head_dim).
+  float scale = 0.0f;  // Above 0; usually 1 / sqrt(head_dim).
 };
 
 // Row r of sequence s starts at pointer + (s * positions + r) * stride, so q, k

@@ -44,6 +44,14 @@ inline int64_t VisibleColumns(bool diagonal, int64_t r, int64_t columns) {
   return diagonal ? std::min(r + 1, columns) : columns;
 }
 
+// `visible` rounded up to whole vectors. The loops over a row run to here, over
+// columns whose scores were set to -infinity: a short scalar end of a loop
+// costs more than the rest of it.
+inline int64_t PaddedColumns(int64_t visible) {
+  static_assert(kTile % kLanes == 0);
+  return (visible + kLanes - 1) / kLanes * kLanes;
+}
+
 // The running softmax of one query tile.
 struct TileSums {
   float* max;  // [kTile]
@@ -63,16 +71,17 @@ HOLDFAST_VECTOR_CLONES void ExponentiateTile(float* scores, int64_t rows,
     float* row = scores + r * kTile;
     T* p = probabilities + r * kTile;
     const int64_t visible = VisibleColumns(diagonal, r, columns);
+    const int64_t padded = PaddedColumns(visible);
+    std::fill(row + visible, row + padded, -__builtin_inff());
+    const float max = Larger(MaxInLanes(row, padded) * scale, sums.max[r]);
 #pragma omp simd
-    for (int64_t c = 0; c < visible; ++c) row[c] *= scale;
-    const float max = Larger(MaxInLanes(row, visible), sums.max[r]);
-#pragma omp simd
-    for (int64_t c = 0; c < visible; ++c) row[c] = Exp(row[c] - max);
-#pragma omp simd
-    for (int64_t c = 0; c < visible; ++c) p[c] = FromFloat<T>(row[c]);
-    std::fill(p + visible, p + columns, T{});
+    for (int64_t c = 0; c < padded; ++c) {
+      row[c] = Exp(row[c] * scale - max);
+      p[c] = FromFloat<T>(row[c]);
+    }
+    std::fill(p + padded, p + std::max(padded, columns), T{});
     const float rescale = Exp(sums.max[r] - max);
-    sums.sum[r] = sums.sum[r] * rescale + SumInLanes(row, visible);
+    sums.sum[r] = sums.sum[r] * rescale + SumInLanes(row, padded);
     sums.max[r] = max;
     float* out = sums.out + r * head_dim;
 #pragma omp simd
@@ -176,25 +185,28 @@ void ForwardHead(const AttentionArgs<T>& args, int64_t sequence, int64_t head) {
 // probabilities and the gradient of the scaled scores, rounded to T.
 template <typename T>
 HOLDFAST_VECTOR_CLONES void DifferentiateTile(
-    const float* scores, const float* dprobabilities, int64_t rows,
-    int64_t columns, bool diagonal, float scale, const float* lse,
-    const float* delta, T* probabilities, T* dscores) {
+    float* scores, float* dprobabilities, int64_t rows, int64_t columns,
+    bool diagonal, float scale, const float* lse, const float* delta,
+    T* probabilities, T* dscores) {
   for (int64_t r = 0; r < rows; ++r) {
-    const float* row = scores + r * kTile;
-    const float* dp = dprobabilities + r * kTile;
+    float* row = scores + r * kTile;
+    float* dp = dprobabilities + r * kTile;
     T* p = probabilities + r * kTile;
     T* ds = dscores + r * kTile;
     const int64_t visible = VisibleColumns(diagonal, r, columns);
+    const int64_t padded = PaddedColumns(visible);
+    std::fill(row + visible, row + padded, -__builtin_inff());
+    std::fill(dp + visible, dp + padded, 0.0f);
     const float row_lse = lse[r];
     const float row_delta = delta[r];
 #pragma omp simd
-    for (int64_t c = 0; c < visible; ++c) {
+    for (int64_t c = 0; c < padded; ++c) {
       const float probability = Exp(row[c] * scale - row_lse);
       p[c] = FromFloat<T>(probability);
       ds[c] = FromFloat<T>(probability * (dp[c] - row_delta) * scale);
     }
-    std::fill(p + visible, p + columns, T{});
-    std::fill(ds + visible, ds + columns, T{});
+    std::fill(p + padded, p + std::max(padded, columns), T{});
+    std::fill(ds + padded, ds + std::max(padded, columns), T{});
   }
 }
 
@@ -324,7 +336,8 @@ void BackwardKvHead(const AttentionBackwardArgs<T>& args, int64_t sequence,
 void CheckShape(const AttentionShape& shape) {
   KERNEL_CHECK(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0,
                "%d heads, %d key heads", shape.heads, shape.kv_heads);
-  KERNEL_CHECK(shape.head_dim > 0, "head_dim %d", shape.head_dim);
+  KERNEL_CHECK(shape.head_dim > 0 && shape.scale > 0.0f,
+               "head_dim %d, scale %g", shape.head_dim, shape.scale);
 }
 
 }  // namespace

@@ -35,6 +35,8 @@ namespace holdfast::kernels {
 // Sixteen floats: one AVX-512 register, two of AVX2, four of the baseline.
 inline constexpr int64_t kLanes = 16;
 typedef float Lanes __attribute__((vector_size(64)));
+typedef float EightLanes __attribute__((vector_size(32)));
+typedef float FourLanes __attribute__((vector_size(16)));
 typedef uint32_t LaneBits __attribute__((vector_size(64)));
 typedef uint16_t LaneHalves __attribute__((vector_size(32)));
 
@@ -65,12 +67,13 @@ template <typename T>
 
 // Pairwise: lane i with lane i + 8, then i + 4, i + 2, i + 1.
 [[gnu::always_inline]] inline float SumOfLanes(const Lanes& lanes) {
-  float sums[kLanes];
-  std::memcpy(sums, &lanes, sizeof(sums));
-  for (int64_t width = kLanes / 2; width > 0; width /= 2) {
-    for (int64_t i = 0; i < width; ++i) sums[i] += sums[i + width];
-  }
-  return sums[0];
+  EightLanes halves[2];
+  std::memcpy(halves, &lanes, sizeof(halves));
+  const EightLanes eight = halves[0] + halves[1];
+  FourLanes quarters[2];
+  std::memcpy(quarters, &eight, sizeof(quarters));
+  const FourLanes four = quarters[0] + quarters[1];
+  return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
 // Element i joins lane i % 16 in increasing i; then SumOfLanes.
@@ -119,11 +122,17 @@ template <typename T>
   for (int64_t lane = 0; i + lane < count; ++lane) {
     lanes[lane] = Larger(ToFloat(x[i + lane]), lanes[lane]);
   }
-  float result = kNone;
-  for (int64_t lane = 0; lane < kLanes; ++lane) {
-    result = Larger(lanes[lane], result);
-  }
-  return result;
+  EightLanes halves[2];
+  std::memcpy(halves, lanes, sizeof(halves));
+  const EightLanes eight = (halves[0] > halves[1]) | (halves[0] != halves[0])
+                               ? halves[0]
+                               : halves[1];
+  FourLanes quarters[2];
+  std::memcpy(quarters, &eight, sizeof(quarters));
+  const FourLanes four =
+      (quarters[0] > quarters[1]) | (quarters[0] != quarters[0]) ? quarters[0]
+                                                                 : quarters[1];
+  return Larger(Larger(four[0], four[1]), Larger(four[2], four[3]));
 }
 
 // exp(x) within 2 units in the last place; 0 below -87.33, where the result

@@ -63,7 +63,7 @@ struct CheckpointConfig {
   int64_t keep_last = 3;    // Newest checkpoints kept.
   int64_t keep_every = 0;   // Also every checkpoint at a multiple; 0: none.
   int64_t fence_ms = 2000;  // Longest wait of the optimizer for a save.
-  int64_t arena_mb = 64;    // MiB; copies of extents not yet written.
+  int64_t arena_mb = 0;     // MiB; copies of extents not yet written. 0: auto.
   int64_t vote_timeout_ms = 60000;
   StorageChoice storage = StorageChoice::kAuto;
   bool direct_io = true;    // O_DIRECT where the file system allows it.

@@ -201,7 +201,8 @@ std::vector<Key> MakeKeys() {
        HF_FIELD(checkpoint.arena_mb),
        "MiB",
        {.low = 0, .high = 1 << 24},
-       "for copies of state that the optimizer overtakes"},
+       "for copies of state that the optimizer overtakes; 0: 5 % of what a "
+       "rank saves, at least 4"},
       {"checkpoint.vote_timeout_ms", HF_FIELD(checkpoint.vote_timeout_ms), "ms",
        UpTo(86400000), "until ranks that did not vote are named"},
       {"checkpoint.storage",

@@ -193,6 +193,8 @@ absl::Status OpenCheckpointer(TrainRun& run, TrainEnv& env) {
       run.checkpointer,
       ckpt::Checkpointer::Open(options, std::move(env.checkpoint_group),
                                run.layout, std::move(regions), *env.clock));
+  run.memory_planned_bytes +=
+      static_cast<int64_t>(run.checkpointer->arena_bytes());
   return absl::OkStatus();
 }
 
@@ -303,7 +305,9 @@ absl::Status RefuseWithoutProgress(const TrainRun& run) {
 
 void SayWhereWeStart(const TrainRun& run) {
   for (const ckpt::SteppedOver& over : run.load.stepped_over) {
-    HF_LOG_WARNING("stepped over %s: %s", ckpt::ToString(over.id), over.reason);
+    // The checkpoint layer has said so on the terminal, before this log was
+    // open.
+    HF_LOG_DEBUG("stepped over %s: %s", ckpt::ToString(over.id), over.reason);
   }
   if (run.load.loaded) {
     HF_LOG_INFO(
@@ -426,7 +430,7 @@ absl::StatusOr<std::unique_ptr<TrainRun>> StartRun(const TrainOptions& options,
       HF_RETURN_IF_ERROR(ckpt::InitLog(
           is_root ? ckpt::LogLevel::kInfo : ckpt::LogLevel::kError,
           RankLogPath(options.run_dir, run->load.incarnation, world.rank()),
-          absl::StrFormat("rank %d", world.rank())));
+          is_root ? "" : absl::StrFormat("rank %d", world.rank())));
     }
     if (!is_root) return absl::OkStatus();
     HF_RETURN_IF_ERROR(RefuseWithoutProgress(*run));

@@ -44,9 +44,10 @@ struct TrainRun {
   std::unique_ptr<RunRecords> records;  // rank 0 only
   ckpt::LoadReport load;
   ResumeState state;
-  double matmul_flops = 0;           // of all ranks together
-  int64_t memory_base_bytes = 0;     // resident before the state was allocated
-  int64_t memory_planned_bytes = 0;  // of this rank's state, by the plan
+  double matmul_flops = 0;        // of all ranks together
+  int64_t memory_base_bytes = 0;  // resident before the state was allocated
+  int64_t memory_planned_bytes =
+      0;  // of this rank: the plan, and the checkpoint arena
 };
 
 // Collective. The error is this rank's own where it failed, else says on which

@@ -53,12 +53,14 @@ absl::Status InitLog(LogLevel terminal, const std::string& file,
   std::vector<spdlog::sink_ptr> sinks;
   auto err = std::make_shared<spdlog::sinks::stderr_sink_mt>();
   err->set_level(ToSpdlog(terminal));
+  err->set_pattern("%H:%M:%S.%e %l %v");
   sinks.push_back(std::move(err));
   if (!file.empty()) {
     // spdlog reports a file that it cannot open by an exception only.
     try {
       auto to_file = std::make_shared<spdlog::sinks::basic_file_sink_mt>(file);
       to_file->set_level(spdlog::level::debug);
+      to_file->set_pattern("%Y-%m-%d %H:%M:%S.%e %l %v");
       sinks.push_back(std::move(to_file));
     } catch (const spdlog::spdlog_ex& error) {
       return absl::UnavailableError(
@@ -69,7 +71,6 @@ absl::Status InitLog(LogLevel terminal, const std::string& file,
       std::make_shared<spdlog::logger>("holdfast", sinks.begin(), sinks.end());
   logger->set_level(spdlog::level::debug);
   logger->flush_on(spdlog::level::info);
-  logger->set_pattern("%Y-%m-%d %H:%M:%S.%e %l %v");
   State& state = TheState();
   const std::lock_guard<std::mutex> lock(state.mutex);
   state.logger = std::move(logger);

@@ -295,7 +295,11 @@ std::vector<std::byte> EncodeManifest(const Manifest& manifest) {
   const absl::Status valid = ValidateManifest(manifest);
   HF_CHECK(valid.ok(), "encoding a manifest that breaks its rules: %s",
            valid.ToString());
-  return Encode(manifest);
+  std::vector<std::byte> bytes = Encode(manifest);
+  HF_CHECK(bytes.size() <= kManifestBytesMax,
+           "a manifest of %d bytes; readers take at most %d", bytes.size(),
+           kManifestBytesMax);
+  return bytes;
 }
 
 absl::StatusOr<Manifest> DecodeManifest(std::span<const std::byte> bytes) {

@@ -66,6 +66,7 @@ class Fence final : public Snapshot {
 
   // The copies are made here; for the registration of buffers.
   std::span<std::byte> arena() { return arena_.span(); }
+  uint64_t arena_bytes() const { return arena_.size(); }
 
   void Arm() override;
   bool TryWrite(uint32_t region, uint64_t offset, uint64_t bytes) override;

@@ -25,11 +25,11 @@
 namespace holdfast::ckpt {
 namespace {
 
-void SayOnce(const std::string& message) {
+void SayOnce(LogLevel level, const std::string& message) {
   static std::mutex mutex;
   static std::set<std::string>* const said = new std::set<std::string>;
   const std::lock_guard<std::mutex> lock(mutex);
-  if (said->insert(message).second) HF_LOG_INFO("%s", message);
+  if (said->insert(message).second) Log(level, message);
 }
 
 std::string Text(const absl::Status& status) {
@@ -43,7 +43,8 @@ absl::StatusOr<std::unique_ptr<Storage>> OpenPosix(
                       OpenPosixStorage({.root = path,
                                         .queue_depth = options.queue_depth,
                                         .files_max = options.files_max}));
-  SayOnce(absl::StrFormat("storage %s: plain POSIX calls, %s", path, why));
+  SayOnce(LogLevel::kInfo,
+          absl::StrFormat("storage %s: plain POSIX calls, %s", path, why));
   return storage;
 }
 
@@ -77,7 +78,8 @@ absl::StatusOr<std::unique_ptr<Storage>> OpenBest(const StorageOptions& options,
         options, path,
         "since io_uring is refused here: " + Text(storage.status()));
   }
-  SayOnce(uring.direct_io
+  SayOnce(LogLevel::kInfo,
+          uring.direct_io
               ? absl::StrFormat("storage %s: io_uring with O_DIRECT, %d calls "
                                 "in flight",
                                 path, options.queue_depth)
@@ -146,7 +148,8 @@ absl::StatusOr<std::unique_ptr<Storage>> OpenStorage(
   HF_ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage,
                       OpenBest(options, path));
   if (faults.empty()) return storage;
-  SayOnce(absl::StrFormat("storage %s: WILL FAIL ON PURPOSE: %s", path, spec));
+  SayOnce(LogLevel::kWarning,
+          absl::StrFormat("storage %s: WILL FAIL ON PURPOSE: %s", path, spec));
   return std::make_unique<FaultStorage>(std::move(storage), std::move(faults),
                                         options.rank);
 }

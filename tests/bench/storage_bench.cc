@@ -8,9 +8,10 @@
 // so that a disk whose speed drifts does not decide.
 //
 //   bench_storage --dir DIR [--mib 1024] [--block-kib 1024] [--depth 32]
-//                       [--rounds 7]
+//                 [--rounds 7]
 
 #include <fcntl.h>
+#include <getopt.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,8 +20,7 @@
 #include <string>
 #include <vector>
 
-#include "CLI/CLI.hpp"
-#include "absl/strings/str_format.h"
+#include "absl/strings/numbers.h"
 #include "ckpt/base/aligned_buffer.h"
 #include "ckpt/base/check.h"
 #include "ckpt/base/clock.h"
@@ -148,18 +148,32 @@ int Run(const Work& work, int rounds) {
 }  // namespace holdfast::ckpt
 
 int main(int argc, char** argv) {
-  CLI::App app("Storage's write speed beside a raw io_uring loop's");
   std::string dir = ".";
   uint64_t mib = 1024;
   size_t block_kib = 1024;
   uint32_t depth = 32;
   int rounds = 7;
-  app.add_option("--dir", dir, "where to write");
-  app.add_option("--mib", mib, "bytes of each file, in MiB");
-  app.add_option("--block-kib", block_kib, "bytes of each write, in KiB");
-  app.add_option("--depth", depth, "writes in flight");
-  app.add_option("--rounds", rounds, "repetitions");
-  CLI11_PARSE(app, argc, argv);
+  const option options[] = {{"dir", required_argument, nullptr, 'd'},
+                            {"mib", required_argument, nullptr, 'm'},
+                            {"block-kib", required_argument, nullptr, 'b'},
+                            {"depth", required_argument, nullptr, 'q'},
+                            {"rounds", required_argument, nullptr, 'r'},
+                            {nullptr, 0, nullptr, 0}};
+  for (int key; (key = getopt_long(argc, argv, "", options, nullptr)) != -1;) {
+    const std::string value = key == '?' ? "" : optarg;
+    int number = 0;
+    if (key != 'd' && (!absl::SimpleAtoi(value, &number) || number < 1)) {
+      std::fprintf(stderr,
+                   "usage: bench_storage [--dir DIR] [--mib N] [--block-kib N] "
+                   "[--depth N] [--rounds N]\n");
+      return 64;
+    }
+    if (key == 'd') dir = value;
+    if (key == 'm') mib = static_cast<uint64_t>(number);
+    if (key == 'b') block_kib = static_cast<size_t>(number);
+    if (key == 'q') depth = static_cast<uint32_t>(number);
+    if (key == 'r') rounds = number;
+  }
   holdfast::ckpt::Work work = {dir, mib << 20, block_kib << 10, depth};
   work.bytes = work.bytes / work.block * work.block;
   return holdfast::ckpt::Run(work, rounds);

@@ -310,7 +310,8 @@ absl::Status SimDisk::DoRead(InodeId id, uint64_t offset,
         "sim: the file has shrunk, %d bytes at offset %d are gone", out.size(),
         offset));
   }
-  std::memcpy(out.data(), found->second->now.data() + offset, out.size());
+  std::copy_n(found->second->now.begin() + static_cast<ptrdiff_t>(offset),
+              out.size(), out.begin());
   return absl::OkStatus();
 }
 

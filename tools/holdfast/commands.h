@@ -53,7 +53,10 @@ int RunTrain(const TrainOptions& options);
 // Ranks on this machine.
 struct LaunchOptions {
   int ranks = 1;
+  double timeout_s = 0;              // Then they are told to leave; 0: never.
+  std::vector<std::string> env;      // KEY=VALUE for the ranks.
   std::vector<std::string> command;  // "train", ...: what follows --.
+  std::string rank_dir;              // Set in the wrapper of one rank.
 };
 int RunLaunch(const LaunchOptions& options);
 

@@ -171,6 +171,44 @@ Command AddPlan(CLI::App& app) {
   return MakeCommand(parser, options, &RunPlan);
 }
 
+// What follows "--" is the ranks' own command line and is not looked at here.
+Command AddLaunch(CLI::App& app, const std::vector<std::string>& rest) {
+  auto options = std::make_shared<LaunchOptions>();
+  CLI::App* parser = app.add_subcommand(
+      "launch", "starts ranks on this machine and answers for them");
+  parser->add_option("-n,--ranks", options->ranks, "how many; the default is 1")
+      ->check(CLI::Range(1, 1 << 20).description(""))
+      ->type_name("RANKS");
+  parser
+      ->add_option("--timeout", options->timeout_s,
+                   "after S seconds the ranks save and leave")
+      ->check(CLI::PositiveNumber.description(""))
+      ->type_name("S");
+  parser
+      ->add_option("--env", options->env,
+                   "sets a variable for the ranks; repeatable")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+  parser->add_option("--rank-dir", options->rank_dir)->group("");
+  parser->footer(
+      "Then -- and what each rank runs: a command of holdfast (train) or a "
+      "path "
+      "to a program.\n"
+      "The ranks get SIGUSR1 (save), and SIGTERM or SIGINT (save and leave; "
+      "the "
+      "second\none: leave at once). OMP_NUM_THREADS is cores / RANKS unless it "
+      "is set.\nThe exit code is the ranks': that of the one that failed "
+      "first.\n\n"
+      "Examples:\n"
+      "  holdfast launch -n 8 -- train --config trainer/configs/tiny.toml "
+      "--run "
+      "build/run");
+  return {parser, [options, rest] {
+            options->command = rest;
+            return RunLaunch(*options);
+          }};
+}
+
 Command AddDrill(CLI::App& app) {
   auto options = std::make_shared<DrillOptions>();
   CLI::App* parser = app.add_subcommand(
@@ -212,6 +250,14 @@ int UsageError(const CLI::App& app, const std::string& what) {
 }
 
 int Main(int argc, char** argv) {
+  std::vector<std::string> rest;
+  if (argc > 1 && std::string(argv[1]) == "launch") {
+    const auto dashes = std::find(argv + 2, argv + argc, std::string("--"));
+    if (dashes != argv + argc) {
+      rest.assign(dashes + 1, argv + argc);
+      argc = static_cast<int>(dashes - argv);
+    }
+  }
   CLI::App app(
       "holdfast: trains language models that survive failures and come back on "
       "another layout.",
@@ -226,7 +272,8 @@ int Main(int argc, char** argv) {
       "since the last\nstart, 78 configuration or disagreement, 128 + n by "
       "signal n.");
   const std::vector<Command> commands = {
-      AddData(app), AddConfig(app), AddTrain(app), AddPlan(app), AddDrill(app),
+      AddData(app), AddConfig(app),       AddTrain(app),
+      AddPlan(app), AddLaunch(app, rest), AddDrill(app),
   };
   if (argc > 1 && argv[1][0] != '-' &&
       std::none_of(commands.begin(), commands.end(),

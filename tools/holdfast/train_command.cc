@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_format.h"
 #include "ckpt/base/clock.h"
 #include "ckpt/base/log.h"
 #include "tools/holdfast/child_process.h"
@@ -74,6 +75,10 @@ int RunTrain(const TrainOptions& options) {
     return trainer::ExitCodeOf(job.status());
   }
   const int rank = (*job)->rank();
+  // Rank 0 speaks for all; the others are heard when something is wrong.
+  ckpt::InitLog(rank == 0 ? ckpt::LogLevel::kInfo : ckpt::LogLevel::kError, "",
+                rank == 0 ? "" : absl::StrFormat("rank %d", rank))
+      .IgnoreError();
   if (options.dry_run) {
     return rank == 0 ? RunPlan({.config = options.config,
                                 .sets = options.sets,

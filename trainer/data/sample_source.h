@@ -55,7 +55,7 @@ class SampleSource {
   static absl::StatusOr<SampleSource> Create(
       std::span<const WindowCounts> windows, std::span<const double> weights);
 
-  // About 0.5 us.
+  // About 1 us.
   SampleRef At(uint64_t seed, uint64_t index) const;
 
   // Held-out sequence `index`, from 0: the same for every seed and step, in the

@@ -33,7 +33,7 @@ class TokenSet {
   bool masked() const { return !mask_bits_.empty(); }
 
   // Looks for tokens outside 0 to vocab - 1. kInvalidArgument with the file and
-  // the offset of the first one. Reads every token: 1 to 2 GB/s from memory,
+  // the offset of the first one. Reads every token: about 2 GB/s from memory,
   // the disk's speed when cold. Call it on one rank of a host.
   absl::Status CheckTokens(int64_t vocab) const;
 

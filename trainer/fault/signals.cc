@@ -43,6 +43,15 @@ void InstallSignalHandlers() {
   Install(SIGUSR1, OnSave);
   Install(SIGTERM, OnLeave);
   Install(SIGINT, OnLeave);
+  // `holdfast launch` starts ranks with these blocked, so that what came before
+  // this point is kept and not deadly.
+  sigset_t handled;
+  sigemptyset(&handled);
+  for (const int signal : {SIGUSR1, SIGTERM, SIGINT}) {
+    sigaddset(&handled, signal);
+  }
+  HF_CHECK(sigprocmask(SIG_UNBLOCK, &handled, nullptr) == 0,
+           "signals cannot be unblocked");
 }
 
 SignalAction RequestedAction() {

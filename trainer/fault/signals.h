@@ -22,7 +22,8 @@ enum class SignalAction : int {
 };
 
 // Once, by the main thread, before any other thread starts. System calls under
-// way are restarted, not interrupted.
+// way are restarted, not interrupted. Unblocks the signals: those that came
+// while they were blocked (a launcher may start ranks so) are heard now.
 void InstallSignalHandlers();
 
 // Any thread; one relaxed load or two.

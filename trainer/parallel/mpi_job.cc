@@ -53,7 +53,11 @@ class MpiJob final : public Job {
 
   [[noreturn]] void Abort(int code) override {
     ckpt::FlushLog();
-    MPI_Abort(MPI_COMM_WORLD, code);
+    // mpirun ends the others when one rank leaves without MPI_Finalize, and
+    // takes this rank's code for the job's. srun needs to be told.
+    if (env_.launcher != LauncherEnv::Launcher::kMpirun) {
+      MPI_Abort(MPI_COMM_WORLD, code);
+    }
     _exit(code);
   }
 

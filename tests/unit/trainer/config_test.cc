@@ -6,6 +6,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "ckpt/base/philox.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -107,10 +108,50 @@ TEST(ConfigTest, WrongTypeAndRangeSayWhatWasExpectedAndFound) {
 TEST(ConfigTest, BrokenTomlNamesItsLine) {
   EXPECT_THAT(MessageOf(Parse("[model]\nlayers = \n")),
               StartsWith("run.toml:2: not valid TOML: "));
+  EXPECT_THAT(MessageOf(Parse("[model]\nlayers = 1\n\xc3\xa4 = 2\nffn = 3")),
+              StartsWith("run.toml:3: not valid TOML: "));
   EXPECT_THAT(MessageOf(Parse("[model]\nlayers = 1\nlayers = 2\n")),
               StartsWith("run.toml:3: not valid TOML: "));
   EXPECT_THAT(MessageOf(Parse("[train]\nseed = 2026-01-01\n")),
               StartsWith("run.toml:2: train.seed: "));
+}
+
+TEST(ConfigTest, NoTextAtAllCrashesIt) {
+  for (uint64_t round = 0; round < 1000; ++round) {
+    std::string text = kSmall;
+    for (uint64_t change = 0; change <= round % 5; ++change) {
+      const uint64_t random = ckpt::Philox64(2, change, round);
+      text[random % text.size()] = static_cast<char>(random >> 32);
+    }
+    // Most are refused; what is taken survives the way to text and back.
+    const auto config = Parse(text);
+    if (!config.ok()) continue;
+    const auto again = Parse(CanonicalText(*config));
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_EQ(*again, *config);
+  }
+}
+
+TEST(ConfigTest, BytesBeyondAsciiComeThroughInStringsAndComments) {
+  const std::string text = absl::StrCat(kSmall,
+                                        "# Gr\xc3\xb6\xc3\x9f"
+                                        "e, ~7e\nweights = [1, 1] # \xa7\n");
+  for (const std::string path : {"gr\xc3\xb6\xc3\x9f"
+                                 "e",
+                                 "a~7eb~", "\xff"}) {
+    const auto config = Parse(text, {"data.paths=['" + path + "', 'b']"});
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_THAT(config->data.paths, ElementsAre(path, "b"));
+    const auto again = Parse(CanonicalText(*config));
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_EQ(*again, *config);
+  }
+  EXPECT_THAT(MessageOf(Parse("\"gr\xc3\xb6\" = 1\n")),
+              HasSubstr("unknown key 'gr\xc3\xb6'"));
+  EXPECT_THAT(MessageOf(Parse("s = \"\"\"\\\n\xc2\xa7\"\"\"\n")),
+              HasSubstr("unknown key 's'"));
+  EXPECT_THAT(MessageOf(Parse("s = \"\\u007E41\"\n")),
+              HasSubstr("write it as itself"));
 }
 
 TEST(ConfigTest, MissingKeysAreNamedTogether) {

@@ -1,5 +1,5 @@
-// One step by its parts: loss weights, the reduction, clipping, the gate, steps
-// that must not be taken, memory, and what is refused before anything starts.
+// One step by its parts: loss weights, the reduction, clipping, the gate, and
+// steps that must not be taken.
 
 #include "trainer/step.h"
 
@@ -7,10 +7,7 @@
 #include <atomic>
 #include <bit>
 #include <cmath>
-#include <cstdlib>
 #include <limits>
-#include <new>
-#include <string>
 #include <vector>
 
 #include "ckpt/base/clock.h"
@@ -23,9 +20,7 @@
 namespace holdfast::trainer {
 namespace {
 
-using ::testing::Each;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using tests::FirstDifference;
 using tests::RunOptions;
 using tests::RunRecord;
@@ -357,87 +352,6 @@ TEST(StepTest, WithoutACountingTokenThereIsNoLossAndNoNan) {
   EXPECT_EQ(result->grad_norm, 0.0f);
   EXPECT_FALSE(result->skipped_nonfinite);
   EXPECT_TRUE(std::isnan(lone.runner().RunEval(2, source)->loss));
-}
-
-// --- Memory
-
-TEST(StepTest, ResidentStateIsSixAndTwelveByDpBytesAParameter) {
-  // Large enough that half-empty blocks do not matter.
-  RunOptions options;
-  options.model = {.layers = 4,
-                   .hidden = 256,
-                   .heads = 4,
-                   .kv_heads = 4,
-                   .ffn = 768,
-                   .vocab = 4096,
-                   .seq_len = 16};
-  options.compute = ComputeType::kBf16;
-  options.virtual_dp = 8;
-  options.global_seqs = 8;
-  for (const int dp : {1, 2, 8}) {
-    options.mesh.dp = dp;
-    const auto layout = tests::LayoutOf(options);
-    for (int rank = 0; rank < dp; ++rank) {
-      const auto plan = StepRunner::PlanMemory(StepOptionsOf(options, *layout),
-                                               ckpt::Rank{rank});
-      ASSERT_TRUE(plan.ok()) << plan.status();
-      const double resident = static_cast<double>(
-          plan->weights + plan->gradients + plan->optimizer);
-      const double parameters =
-          static_cast<double>(ParameterCount(options.model));
-      EXPECT_NEAR(resident / parameters, 6.0 + 12.0 / dp,
-                  0.005 * (6.0 + 12.0 / dp));
-      // log2(8 / dp) further sums of four bytes.
-      const double sums = std::log2(8.0 / dp);
-      EXPECT_NEAR(static_cast<double>(plan->live_sums) / parameters, 4 * sums,
-                  0.05);
-    }
-  }
-}
-
-TEST(StepTest, InFlightMicrobatchesBoundTheActivationsOfAStage) {
-  RunOptions options = Tiny();
-  options.model.layers = 4;
-  options.mesh.pp = 4;
-  const auto layout = tests::LayoutOf(options);
-  std::vector<int64_t> activations;
-  for (int stage = 0; stage < 4; ++stage) {
-    const auto plan =
-        StepRunner::PlanMemory(StepOptionsOf(options, *layout),
-                               ckpt::RankAt(options.mesh, {.pp = stage}));
-    ASSERT_TRUE(plan.ok());
-    activations.push_back(plan->activations);
-  }
-  EXPECT_NEAR(static_cast<double>(activations[1]) / activations[2], 1.5, 0.02);
-  EXPECT_GT(activations[0], activations[1]);
-  EXPECT_GT(activations[2], activations[3]);
-}
-
-// --- Refusals
-
-TEST(StepTest, RefusesNumbersThatDoNotFitBeforeAnythingStarts) {
-  const auto refusal = [](const RunOptions& options) {
-    const auto layout = tests::LayoutOf(options);
-    const auto plan =
-        StepRunner::PlanMemory(StepOptionsOf(options, *layout), ckpt::Rank{0});
-    EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument);
-    return std::string(plan.status().message());
-  };
-  RunOptions options = Tiny();
-  options.micro_seqs = 3;
-  EXPECT_THAT(refusal(options), HasSubstr("batch.global_seqs = 8"));
-  options = Tiny();
-  options.virtual_dp = 3;
-  EXPECT_THAT(refusal(options), HasSubstr("numerics.virtual_dp = 3 does not"));
-  options = Tiny();
-  options.virtual_dp = 2;
-  options.mesh.dp = 4;
-  EXPECT_THAT(refusal(options),
-              HasSubstr("dp = 4 is above numerics.virtual_dp = 2"));
-  options = Tiny();
-  options.invariant = false;
-  options.mesh.dp = 9;
-  EXPECT_THAT(refusal(options), HasSubstr("dp = 9 members share 8"));
 }
 
 }  // namespace
