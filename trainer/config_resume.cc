@@ -34,7 +34,10 @@ absl::Status RefuseUnaccepted(std::span<const ConfigDifference> differences,
     // A name that could differ but does not is fine: scripts pass it always.
     if (std::any_of(differences.begin(), differences.end(), names) ||
         std::any_of(Keys().begin(), Keys().end(), [&](const Key& key) {
-          return !key.group.empty() && names(key);
+          // The caller's own differences are fingerprints of a whole group.
+          return !key.group.empty() &&
+                 (names(key) ||
+                  name == std::string(key.group) + ".fingerprint");
         })) {
       continue;
     }
