@@ -29,7 +29,8 @@ struct TrainOptions {
   std::string init_from;        // RUN, RUN@STEP or a checkpoint directory
   bool init_weights_only = false;
   std::vector<std::string> accept_change;
-  // Faults to inject into this rank's storage, for drills (ckpt/storage).
+  // Faults to inject into this rank's storage (ckpt/storage/fault_spec.h); ""
+  // leaves it to the environment, HOLDFAST_FAULT.
   std::string fault_spec;
 };
 

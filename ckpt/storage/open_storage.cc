@@ -137,7 +137,7 @@ absl::StatusOr<std::string> PathOfLocation(std::string_view location) {
 absl::StatusOr<std::unique_ptr<Storage>> OpenStorage(
     const StorageOptions& options) {
   HF_ASSIGN_OR_RETURN(const std::string path, PathOfLocation(options.location));
-  const char* const from_environment = std::getenv("HOLDFAST_STORAGE_FAULT");
+  const char* const from_environment = std::getenv("HOLDFAST_FAULT");
   const std::string spec = options.fault.value_or(
       from_environment == nullptr ? "" : from_environment);
   HF_ASSIGN_OR_RETURN(std::vector<StorageFault> faults,

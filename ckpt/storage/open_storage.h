@@ -36,7 +36,7 @@ struct StorageOptions {
   uint32_t files_max = 64;    // Files open at once.
   bool direct_io = true;      // False: never O_DIRECT.
   // A fault for drills and tests, as fault_spec.h describes it; "" for none.
-  // Not set: from the environment variable HOLDFAST_STORAGE_FAULT.
+  // Not set: from the environment variable HOLDFAST_FAULT.
   std::optional<std::string> fault = std::nullopt;
   // For fault specifications that name a rank.
   int rank = 0;

@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
@@ -63,9 +62,6 @@ int RunTrain(const TrainOptions& options) {
   train.init_from = options.init_from;
   train.init_weights_only = options.init_only == "weights";
   train.accept_change = options.accept_changes;
-  if (const char* const fault = std::getenv("HOLDFAST_FAULT")) {
-    train.fault_spec = fault;
-  }
 
   trainer::Heartbeat heartbeat;
   absl::StatusOr<std::unique_ptr<trainer::Job>> job =

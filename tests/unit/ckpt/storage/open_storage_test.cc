@@ -97,12 +97,12 @@ TEST(OpenStorageTest, TakesFaultsFromOptionOrEnvironment) {
   const auto malformed = OpenStorage({.location = dir.path(), .fault = "x"});
   EXPECT_EQ(malformed.status().code(), absl::StatusCode::kInvalidArgument);
 
-  ::setenv("HOLDFAST_STORAGE_FAULT", "rank=3,op=put,do=fail", 1);
+  ::setenv("HOLDFAST_FAULT", "rank=3,op=put,do=fail", 1);
   const auto other = OpenStorage({.location = dir.path(), .rank = 2});
   const auto hit = OpenStorage({.location = dir.path(), .rank = 3});
   const auto overruled =
       OpenStorage({.location = dir.path(), .fault = "", .rank = 3});
-  ::unsetenv("HOLDFAST_STORAGE_FAULT");
+  ::unsetenv("HOLDFAST_FAULT");
   ASSERT_TRUE(other.ok() && hit.ok() && overruled.ok());
   EXPECT_TRUE(Blocking(**other).PutIfAbsent("a", {}).ok());
   EXPECT_EQ(Blocking(**hit).PutIfAbsent("b", {}).code(),
