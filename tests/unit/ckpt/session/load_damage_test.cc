@@ -7,7 +7,7 @@
 #include "ckpt/session/owner_session.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/unit/ckpt/session/start_fixture.h"
+#include "tests/support/start_fixture.h"
 
 namespace holdfast::ckpt {
 namespace {

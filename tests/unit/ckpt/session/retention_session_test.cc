@@ -4,7 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/unit/ckpt/session/start_fixture.h"
+#include "tests/support/start_fixture.h"
 
 namespace holdfast::ckpt {
 namespace {

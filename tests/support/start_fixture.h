@@ -1,11 +1,11 @@
-// tests/unit/ckpt/session/start_fixture.h: a run of two owners on a simulated
+// tests/support/start_fixture.h: a run of two owners on a simulated
 // disk, for the tests of starts.
 //
 //   owner 1   sealed fresh, committed step 100
 //   owner 2   sealed {100}, committed step 200 and step 300
 
-#ifndef HOLDFAST_TESTS_UNIT_CKPT_SESSION_START_FIXTURE_H_
-#define HOLDFAST_TESTS_UNIT_CKPT_SESSION_START_FIXTURE_H_
+#ifndef HOLDFAST_TESTS_SUPPORT_START_FIXTURE_H_
+#define HOLDFAST_TESTS_SUPPORT_START_FIXTURE_H_
 
 #include <memory>
 #include <string>
@@ -110,4 +110,4 @@ class StartTest : public testing::Test {
 
 }  // namespace holdfast::ckpt
 
-#endif  // HOLDFAST_TESTS_UNIT_CKPT_SESSION_START_FIXTURE_H_
+#endif  // HOLDFAST_TESTS_SUPPORT_START_FIXTURE_H_

@@ -1,0 +1,305 @@
+// What scripts rely on of `ckptctl`: exit codes, the keys of its JSON, words of
+// its messages. The runs are small and real, written by
+// tests/support/saved_run.
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_format.h"
+#include "ckpt/base/check.h"
+#include "ckpt/format/checksum.h"
+#include "ckpt/storage/blocking.h"
+#include "ckpt/storage/posix_storage.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/cli/run_program.h"
+#include "tests/support/saved_run.h"
+
+namespace holdfast::tests {
+namespace {
+
+using ckpt::CheckpointId;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Json = nlohmann::json;
+
+constexpr CheckpointId k100{100, 1, 1};
+constexpr CheckpointId k200{200, 2, 1};
+constexpr CheckpointId k300{300, 2, 2};
+constexpr CheckpointId kRewound{150, 1, 2};
+constexpr CheckpointId kAttempt{400, 2, 3};
+
+void Check(const absl::Status& status) {
+  HF_CHECK(status.ok(), "%s", status.ToString());
+}
+
+Outcome Ckptctl(const std::vector<std::string>& arguments) {
+  return RunProgram("ckptctl", arguments);
+}
+
+Json JsonOf(const Outcome& outcome) {
+  const Json json = Json::parse(outcome.out, nullptr, /*exceptions=*/false);
+  EXPECT_FALSE(json.is_discarded()) << outcome;
+  return json;
+}
+
+// A run whose line is 100, 200, 300; step 150 was superseded by a rewind, and
+// the save of step 400 did not finish.
+class CkptctlTest : public testing::Test {
+ protected:
+  CkptctlTest() {
+    std::filesystem::create_directories(run());
+    ckpt::PosixOptions options;
+    options.root = run();
+    auto storage = ckpt::OpenPosixStorage(options);
+    Check(storage.status());
+    Check(MakeRun(**storage));
+    Check(Claim(**storage, 1));
+    ckpt::OwnerSeal seal;
+    seal.incarnation = 1;
+    Check(Seal(**storage, seal));
+    const ckpt::Manifest first = Write(**storage, k100, 1, *layout_);
+    const ckpt::Manifest rewound = Write(**storage, kRewound, 2, *layout_);
+    Check(Claim(**storage, 2));
+    seal.incarnation = 2;
+    seal.head = k100;
+    seal.line = {{k100, 1, CrcOf(first)}};
+    seal.superseded = {{{kRewound, 2, CrcOf(rewound)}, "rewind"}};
+    Check(Seal(**storage, seal));
+    Write(**storage, k200, 1, *layout_);
+    Write(**storage, k300, 2, *layout_);
+    CheckpointSpec attempt = Spec(kAttempt, 3);
+    Check(WriteShards(**storage, *layout_, attempt, AttemptDir(kAttempt))
+              .status());
+  }
+
+  static uint32_t CrcOf(const ckpt::Manifest& manifest) {
+    return ckpt::Crc32c(ckpt::EncodeManifest(manifest));
+  }
+  static CheckpointSpec Spec(const CheckpointId& id, uint64_t commit) {
+    CheckpointSpec spec;
+    spec.run_id = kTestRun;
+    spec.id = id;
+    spec.commit_number = commit;
+    spec.attributes = {{"step", absl::StrFormat("%d", id.step)},
+                       {".saved_by", absl::StrFormat("%d", commit)}};
+    spec.seed = 7;
+    return spec;
+  }
+  static ckpt::Manifest Write(ckpt::Storage& storage, const CheckpointId& id,
+                              uint64_t commit, const ckpt::JobLayout& layout) {
+    auto manifest =
+        WriteShards(storage, layout, Spec(id, commit), AttemptDir(id));
+    Check(manifest.status());
+    Check(WriteManifest(storage, AttemptDir(id), *manifest));
+    return *std::move(manifest);
+  }
+
+  std::string run() const { return folder_ / "run"; }
+  std::string DirOf(const CheckpointId& id) const {
+    return run() + "/" + AttemptDir(id);
+  }
+  void Flip(const std::string& path, size_t byte) const {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(byte);
+    const int before = file.get();
+    file.seekp(byte);
+    file.put(static_cast<char>(before ^ 1));
+    HF_CHECK(file.good(), "cannot damage %s", path);
+  }
+
+  TestFolder folder_;
+  std::unique_ptr<ckpt::TrainLayout> layout_ = SmallLayout(2, 1, 2);
+};
+
+TEST(CkptctlCliTest, HelpAndVersionGoToStdoutWithZero) {
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{"--help"},
+                                             {"ls", "--help"},
+                                             {"show", "-h"},
+                                             {"verify", "--help"},
+                                             {"diff", "--help"},
+                                             {"--version"}}) {
+    const Outcome outcome = Ckptctl(arguments);
+    EXPECT_EQ(outcome.code, 0) << outcome;
+    EXPECT_THAT(outcome.out, HasSubstr("ckptctl")) << outcome;
+    EXPECT_THAT(outcome.err, IsEmpty());
+  }
+  EXPECT_THAT(Ckptctl({"--help"}).out,
+              AllOf(HasSubstr("66 no checkpoint"), HasSubstr("Examples:")));
+}
+
+TEST(CkptctlCliTest, WrongUsageIs64AndSaysWhereToLook) {
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{},
+                                             {"list"},
+                                             {"ls"},
+                                             {"show"},
+                                             {"diff", "a"},
+                                             {"ls", "a", "--wat"},
+                                             {"verify", "a", "--readers=0"}}) {
+    const Outcome outcome = Ckptctl(arguments);
+    EXPECT_EQ(outcome.code, 64) << outcome;
+    EXPECT_THAT(outcome.err, HasSubstr("--help'.")) << outcome;
+    EXPECT_THAT(outcome.out, IsEmpty());
+  }
+}
+
+TEST_F(CkptctlTest, WhereThereIsNoCheckpointIs66) {
+  std::filesystem::create_directories(folder_ / "empty");
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{
+           {"ls", folder_ / "nowhere"},
+           {"ls", folder_ / "empty"},
+           {"show", folder_ / "empty"},
+           {"verify", run() + "@120"},
+           {"show", DirOf(kAttempt)},
+           {"show", run() + "@" + ToString(kAttempt)},
+           {"diff", run(), run() + "@1"}}) {
+    const Outcome outcome = Ckptctl(arguments);
+    EXPECT_EQ(outcome.code, 66) << outcome;
+    EXPECT_THAT(outcome.out, IsEmpty());
+  }
+  EXPECT_THAT(Ckptctl({"show", run() + "@120"}).err,
+              HasSubstr("it has steps 300, 200, 100"));
+  EXPECT_THAT(Ckptctl({"show", run() + "@150"}).err,
+              HasSubstr("step-000000150.i0001.a02 is superseded (rewind)"));
+}
+
+TEST_F(CkptctlTest, APlaceThatCannotBeReadIsNamed) {
+  EXPECT_EQ(Ckptctl({"show", run() + "@latest"}).code, 78);
+  EXPECT_THAT(Ckptctl({"show", run() + "@latest"}).err,
+              HasSubstr("expected a step"));
+  EXPECT_EQ(Ckptctl({"ls", "s3://bucket/run"}).code, 78);
+}
+
+TEST_F(CkptctlTest, LsListsEverythingNewestFirstWithItsState) {
+  const Json json = JsonOf(Ckptctl({"ls", run(), "--json"}));
+  EXPECT_EQ(json["newest"], ToString(k300));
+  EXPECT_EQ(json["sealed_by"], 2);
+  std::vector<std::pair<int, std::string>> found;
+  for (const Json& entry : json["checkpoints"]) {
+    found.emplace_back(entry["step"], entry["state"]);
+    EXPECT_EQ(entry["offered"], entry["state"] == "committed");
+  }
+  EXPECT_THAT(found, testing::ElementsAre(testing::Pair(300, "committed"),
+                                          testing::Pair(200, "committed"),
+                                          testing::Pair(100, "committed"),
+                                          testing::Pair(400, "attempt"),
+                                          testing::Pair(150, "superseded")));
+  const Outcome text = Ckptctl({"ls", run()});
+  EXPECT_EQ(text.code, 0);
+  EXPECT_THAT(text.out,
+              AllOf(HasSubstr("newest\n"),
+                    HasSubstr("never offered: no manifest: its save has not "
+                              "finished"),
+                    HasSubstr("never offered: rewind")));
+}
+
+TEST_F(CkptctlTest, ShowPrintsTheManifestOfAnyPlace) {
+  for (const std::string& place :
+       {run(), run() + "@300", run() + "@" + ToString(k300), DirOf(k300),
+        DirOf(k300) + "/"}) {
+    const Json json = JsonOf(Ckptctl({"show", place, "--json"}));
+    EXPECT_EQ(json["step"], 300) << place;
+    EXPECT_EQ(json["layout"], "tp2-pp1-dp2");
+    EXPECT_EQ(json["attributes"]["step"], "300");
+    EXPECT_EQ(json["items"].size(), layout_->items().size());
+    EXPECT_FALSE(json.contains("digest"));
+  }
+  const Json superseded =
+      JsonOf(Ckptctl({"show", run() + "@" + ToString(kRewound), "--json"}));
+  EXPECT_EQ(superseded["state"], "superseded");
+  EXPECT_THAT(Ckptctl({"show", run(), "--hash"}).out,
+              AllOf(HasSubstr("model.norm.weight"), HasSubstr("\ndigest ")));
+}
+
+TEST_F(CkptctlTest, ACheckpointCopiedAnywhereIsRead) {
+  std::filesystem::copy(DirOf(k300), folder_ / "copy");
+  EXPECT_EQ(Ckptctl({"verify", folder_ / "copy", "--hash"}).code, 0);
+  EXPECT_EQ(Ckptctl({"diff", folder_ / "copy", run()}).code, 0);
+}
+
+TEST_F(CkptctlTest, VerifyComputesTheDigestThatShowPrints) {
+  const Json shown = JsonOf(Ckptctl({"show", run(), "--hash", "--json"}));
+  const Outcome outcome = Ckptctl({"verify", run(), "--hash", "--json"});
+  EXPECT_EQ(outcome.code, 0) << outcome;
+  const Json verified = JsonOf(outcome);
+  EXPECT_EQ(verified["ok"], true);
+  EXPECT_EQ(verified["digest"], shown["digest"]);
+  EXPECT_EQ(verified["bytes_read"], shown["bytes"]);
+  EXPECT_THAT(Ckptctl({"verify", run()}).out, HasSubstr(": whole; "));
+}
+
+TEST_F(CkptctlTest, DamageIs65AndEveryPlaceIsNamed) {
+  Flip(DirOf(k300) + "/shard-00001.hf", 5000);
+  Flip(DirOf(k300) + "/shard-00003.hf", 6);
+  const Outcome outcome = Ckptctl({"verify", run()});
+  EXPECT_EQ(outcome.code, 65) << outcome;
+  EXPECT_THAT(
+      outcome.out,
+      AllOf(HasSubstr("shard-00001.hf, offset 4096 ("), HasSubstr("crc32c is"),
+            HasSubstr("shard-00003.hf, offset 0: header: "),
+            HasSubstr("NOT WHOLE")));
+  const Json json = JsonOf(Ckptctl({"verify", run(), "--json"}));
+  EXPECT_EQ(json["ok"], false);
+  EXPECT_EQ(json["damage"].size(), 2);
+  // The one before is whole.
+  EXPECT_EQ(Ckptctl({"verify", run() + "@200"}).code, 0);
+}
+
+TEST_F(CkptctlTest, ADamagedManifestIs65ByItsPathAndNeverTheNewest) {
+  Flip(DirOf(k300) + "/MANIFEST", 40);
+  EXPECT_EQ(Ckptctl({"verify", DirOf(k300)}).code, 65);
+  EXPECT_EQ(JsonOf(Ckptctl({"show", run(), "--json"}))["step"], 200);
+  const Json json = JsonOf(Ckptctl({"ls", run(), "--json"}));
+  EXPECT_EQ(json["checkpoints"][0]["state"], "damaged");
+}
+
+TEST_F(CkptctlTest, DiffComparesWhateverTheLayouts) {
+  const std::string other_run = folder_ / "other";
+  std::filesystem::create_directories(other_run);
+  ckpt::PosixOptions options;
+  options.root = other_run;
+  auto storage = ckpt::OpenPosixStorage(options);
+  Check(storage.status());
+  const auto other = SmallLayout(1, 2, 3);
+  CheckpointSpec spec = Spec(k300, 9);
+  Check(WriteCheckpoint(**storage, *other, spec, "same"));
+  // Equal bits and attributes; ".saved_by" is a fact of the save.
+  const Outcome same = Ckptctl({"diff", run(), other_run + "/same"});
+  EXPECT_EQ(same.code, 0) << same;
+  EXPECT_THAT(same.out, HasSubstr("equal: "));
+
+  spec.attributes["step"] = "301";
+  Check(WriteCheckpoint(**storage, *other, spec, "renamed"));
+  EXPECT_EQ(Ckptctl({"diff", run(), other_run + "/renamed"}).code, 1);
+  EXPECT_EQ(
+      Ckptctl({"diff", run(), other_run + "/renamed", "--no-attributes"}).code,
+      0);
+
+  spec.seed = 8;
+  Check(WriteCheckpoint(**storage, *other, spec, "different"));
+  const Outcome different =
+      Ckptctl({"diff", run(), other_run + "/different", "--json"});
+  EXPECT_EQ(different.code, 1);
+  const Json json = JsonOf(different);
+  EXPECT_EQ(json["equal"], false);
+  EXPECT_EQ(json["items_different"], json["items_compared"]);
+  EXPECT_GT(json["items"][0]["abs_max"], 0);
+  EXPECT_EQ(json["attributes"]["step"]["b"], "301");
+  const Json weights = JsonOf(Ckptctl(
+      {"diff", run(), other_run + "/different", "--kind=weight", "--json"}));
+  EXPECT_EQ(weights["items_compared"].get<size_t>() * 4,
+            json["items_compared"].get<size_t>());
+}
+
+TEST_F(CkptctlTest, AFullStdoutIs74) {
+  EXPECT_EQ(RunProgram("ckptctl", {"ls", run()}, "/dev/full").code, 74);
+}
+
+}  // namespace
+}  // namespace holdfast::tests
