@@ -4,7 +4,7 @@
 // product is summed in FP32 by one serial routine on a fixed tile of C; the
 // blocks are added in order, in FP32; rounding to Bf16 happens once, at the
 // end. Tiles depend on the shape alone, so the number of threads never changes
-// a bit, and neither does the row count of other tiles.
+// a bit. The number of rows may: a product of half the rows is another shape.
 //
 //   C = round(((block0) + block1) + block2)              accumulate = false
 //   C = (((C + block0) + block1) + block2)               accumulate = true
@@ -67,8 +67,9 @@ void Matmul(Stream& stream, const MatmulArgs<T, Out>& args);
 // "onednn 2.6.3 avx512_core_bf16, k block 512, ..."
 std::string MatmulDescription();
 
-// Bytes that Matmul holds at this moment on all threads of the process: packed
-// tiles, FP32 tiles and library scratch. Grows with new shapes, then stands.
+// Bytes that products and attention hold at this moment on all threads of the
+// process: FP32 tiles, widened blocks and the library's scratchpad. Grows with
+// new shapes, then stands. Not in it: what the library allocates within a call.
 size_t MatmulScratchBytes();
 
 }  // namespace holdfast::kernels

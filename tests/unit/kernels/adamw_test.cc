@@ -1,3 +1,5 @@
+// AdamW against the textbook in double, and against itself cut into slices.
+
 #include "kernels/adamw.h"
 
 #include <cmath>

@@ -1,3 +1,5 @@
+// Rounding to bfloat16: nearest, ties to even, infinities, NaN.
+
 #include "kernels/bf16.h"
 
 #include <cmath>

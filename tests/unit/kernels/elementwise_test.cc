@@ -1,3 +1,5 @@
+// Flat loops against their scalar statement, and the order of sums of squares.
+
 #include "kernels/elementwise.h"
 
 #include <cmath>

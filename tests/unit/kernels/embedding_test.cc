@@ -1,3 +1,6 @@
+// Gathering rows of a vocabulary range, and the order of the scattered
+// gradient.
+
 #include "kernels/embedding.h"
 
 #include "gtest/gtest.h"

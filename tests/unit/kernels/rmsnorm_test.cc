@@ -1,3 +1,5 @@
+// RMSNorm against the plain formula, finite differences and its order of sums.
+
 #include "kernels/rmsnorm.h"
 
 #include <cmath>

@@ -1,3 +1,5 @@
+// Rotary embedding against the plain formula; its backward as the transpose.
+
 #include "kernels/rope.h"
 
 #include <cmath>

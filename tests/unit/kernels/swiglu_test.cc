@@ -1,3 +1,5 @@
+// SwiGLU against the plain formula, finite differences, and its limits.
+
 #include "kernels/swiglu.h"
 
 #include <cmath>
