@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "ckpt/base/log.h"
 #include "ckpt/base/status_macros.h"
+#include "ckpt/session/catalog_locate.h"
 #include "ckpt/storage/open_storage.h"
 
 namespace holdfast::ckpt {
@@ -196,17 +197,68 @@ void CkptThread::StartLoad(const LoadRequest& request) {
   owner.validate = request.validate;
   owner.hello_timeout = absl::Milliseconds(options_.begin_timeout_ms);
   owner.load_timeout = absl::Milliseconds(options_.load_timeout_ms);
+  if (!request.init_from.empty()) OpenInit(request, &owner);
   host_->Claim(layout_, target_.get(), std::move(owner));
   loading_ = polling_ = true;
 }
 
+// Rank 0 finds out what is meant and tells the others the directory below the
+// root, which is the path before '@' for every way of writing it. A place that
+// is not there is no error unless the run is fresh and needs it; the owner
+// session then fails on its first look, on all ranks.
+void CkptThread::OpenInit(const LoadRequest& request, OwnerOptions* owner) {
+  StorageOptions options;
+  const absl::StatusOr<StorageBackend> backend =
+      ParseStorageBackend(options_.storage);
+  if (backend.ok()) options.backend = *backend;
+  options.fault = "";
+  owner->init_weights_only = request.init_weights_only;
+  owner->init_dir = "init-from-was-not-found";
+  if (group_->rank() == Rank{0}) {
+    absl::StatusOr<LocatedCheckpoint> place =
+        LocateCheckpoint(request.init_from, options, *clock_);
+    init_status_ = place.status();
+    if (place.ok()) {
+      owner->init_dir = place->dir;
+      init_storage_ = std::move(place->storage);
+    }
+  } else {
+    options.location =
+        request.init_from.substr(0, request.init_from.rfind('@'));
+    absl::StatusOr<std::unique_ptr<Storage>> opened = OpenStorage(options);
+    if (opened.ok()) {
+      init_storage_ = *std::move(opened);
+    } else {
+      HF_LOG_WARNING("--init-from=%s: %s", request.init_from,
+                     std::string(opened.status().message()));
+      return;
+    }
+  }
+  SessionEnv env;
+  env.storage = init_storage_ != nullptr ? init_storage_.get() : storage_.get();
+  env.group = group_.get();
+  env.clock = clock_;
+  env.space = RankHost::kInitSpace;
+  env.ops_max = std::min<size_t>(16, env.storage->queue_depth() / 2);
+  owner->init_env = env;
+  host_->PollAlso(init_storage_.get());
+}
+
 void CkptThread::ReportLoad(const OwnerResult& result) {
   loading_ = false;
+  host_->PollAlso(nullptr);
+  init_storage_.reset();
   for (const std::string& note : result.notes) HF_LOG_WARNING("%s", note);
   const std::lock_guard lock(box_->lock);
   box_->changed.notify_all();
   if (!result.status.ok()) {
-    box_->loaded = result.status;
+    box_->loaded = init_status_.ok()
+                       ? result.status
+                       : absl::Status(result.status.code(),
+                                      absl::StrFormat(
+                                          "%s (--init-from: %s)",
+                                          std::string(result.status.message()),
+                                          std::string(init_status_.message())));
     return;
   }
   LoadReport report;

@@ -71,6 +71,7 @@ class CkptThread {
   absl::Status OpenStorages();
   void TakeWork();
   void StartLoad(const LoadRequest& request);
+  void OpenInit(const LoadRequest& request, OwnerOptions* owner);
   void ReportLoad(const OwnerResult& result);
   void ReportSave(const SaveResult& result);
   void LogRetention(const RetentionOutcome& outcome);
@@ -87,6 +88,8 @@ class CkptThread {
   CkptBox* const box_;
 
   std::unique_ptr<Storage> storage_;
+  std::unique_ptr<Storage> init_storage_;  // of init_from, during the load
+  absl::Status init_status_;               // rank 0: why there is none
   std::unique_ptr<HostTarget> target_;
   std::unique_ptr<RankHost> host_;
   bool loading_ = false;

@@ -185,6 +185,56 @@ TEST_P(CheckpointerTest, KeepsAsManyCheckpointsAsItWasAsked) {
   EXPECT_EQ(checkpoints, 2);
 }
 
+TEST_P(CheckpointerTest, AFreshRunTakesItsStateFromAnother) {
+  OnRanks(2, Options(), [&](Party& party) {
+    ASSERT_TRUE(party.checkpointer().ClaimAndLoad({}).ok());
+    for (int64_t step = 1; step <= 2; ++step) {
+      party.Fill(step);
+      ASSERT_TRUE(party.checkpointer().BeginSave({step, {}}).ok());
+      EXPECT_TRUE(Finish(party.checkpointer()).status.ok());
+    }
+    EXPECT_TRUE(party.checkpointer().Close().ok());
+  });
+  TempDir other;
+  CheckpointerOptions options = Options();
+  options.run_dir = other.path();
+  for (const std::string& from : {dir_.path() + "@1", dir_.path()}) {
+    OnRanks(3, options, [&](Party& party) {
+      LoadRequest request;
+      request.init_from = from;
+      const auto report = party.checkpointer().ClaimAndLoad(request);
+      ASSERT_TRUE(report.ok()) << report.status();
+      EXPECT_TRUE(report->from_init);
+      const int64_t step = from.ends_with("@1") ? 1 : 2;
+      EXPECT_EQ(report->step, step);
+      EXPECT_EQ(party.Compare(step), "");
+      EXPECT_TRUE(party.checkpointer().Close().ok());
+    });
+  }
+  // Not there: an error while the run is fresh, nothing once it has its own.
+  LoadRequest missing;
+  missing.init_from = "/nonexistent/run";
+  OnRanks(2, options, [&](Party& party) {
+    const auto report = party.checkpointer().ClaimAndLoad(missing);
+    EXPECT_FALSE(report.ok());
+    EXPECT_TRUE(party.checkpointer().Close().ok());
+  });
+  OnRanks(2, options, [&](Party& party) {
+    ASSERT_TRUE(party.checkpointer().ClaimAndLoad({}).ok());
+    party.Fill(7);
+    ASSERT_TRUE(party.checkpointer().BeginSave({7, {}}).ok());
+    EXPECT_TRUE(Finish(party.checkpointer()).status.ok());
+    EXPECT_TRUE(party.checkpointer().Close().ok());
+  });
+  OnRanks(2, options, [&](Party& party) {
+    const auto report = party.checkpointer().ClaimAndLoad(missing);
+    ASSERT_TRUE(report.ok()) << report.status();
+    EXPECT_EQ(report->step, 7);
+    EXPECT_FALSE(report->from_init);
+    EXPECT_TRUE(party.checkpointer().Close().ok());
+  });
+}
+
 TEST_P(CheckpointerTest, ADiskThatFillsCostsTheSaveAndNotTheRun) {
   CheckpointerOptions options = Options();
   options.fault_spec =
