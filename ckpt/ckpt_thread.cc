@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <random>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -223,8 +225,13 @@ void CkptThread::OpenInit(const LoadRequest& request, OwnerOptions* owner) {
       init_storage_ = std::move(place->storage);
     }
   } else {
-    options.location =
-        request.init_from.substr(0, request.init_from.rfind('@'));
+    // A directory whose name has an '@' is meant as it stands.
+    options.location = request.init_from;
+    std::error_code error;
+    if (!std::filesystem::is_directory(request.init_from, error)) {
+      options.location.resize(
+          std::min(options.location.rfind('@'), options.location.size()));
+    }
     absl::StatusOr<std::unique_ptr<Storage>> opened = OpenStorage(options);
     if (opened.ok()) {
       init_storage_ = *std::move(opened);
