@@ -2,6 +2,9 @@
 
 #include "ckpt/session/run_files.h"
 
+#include <fstream>
+#include <sstream>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -50,6 +53,43 @@ TEST(RunFilesTest, AClaimIsLinesThatAPersonCanRead) {
                               "incarnation 3\n"
                               "host node 17%25%0a\n"
                               "pid 4711\n"));
+}
+
+// The text between "```text NAME" and "```" in ckpt/FORMAT.md.
+std::string Documented(const std::string& name) {
+  std::ifstream in(HOLDFAST_SOURCE_DIR "/ckpt/FORMAT.md");
+  std::string text;
+  bool inside = false;
+  for (std::string line; std::getline(in, line);) {
+    if (line == "```text " + name) {
+      inside = true;
+    } else if (line == "```") {
+      inside = false;
+    } else if (inside) {
+      text += line + "\n";
+    }
+  }
+  return text;
+}
+
+std::string TextOf(const std::vector<std::byte>& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+TEST(RunFilesTest, RecordsAreWhatTheFormatDocumentShows) {
+  EXPECT_EQ(TextOf(EncodeRunId(SomeRun())), Documented("run.id"));
+  EXPECT_EQ(
+      TextOf(EncodeClaim({SomeRun(), 4, "node17", 4711, 1'700'000'000'123, 8})),
+      Documented("claim"));
+  OwnerSeal seal;
+  seal.run_id = SomeRun();
+  seal.incarnation = 4;
+  seal.head = CheckpointId{200, 3, 2};
+  seal.line = {{{100, 2, 1}, 1, 0x5d3a0f11}, {{200, 3, 2}, 2, 0x8e01c7b4}};
+  seal.superseded = {{{{300, 3, 3}, 3, 0x11f0aa52},
+                      "damaged: shard-00003.hf, offset 4096: crc32c is "
+                      "9f3a01c7, the index records 1b44e20d"}};
+  EXPECT_EQ(TextOf(EncodeSeal(seal)), Documented("seal"));
 }
 
 TEST(RunFilesTest, OneFlippedBitAnywhereIsFound) {
