@@ -7,6 +7,7 @@
 //   launch_probe hang RANK --run DIR RANK stops; the others' watchdogs speak
 //   launch_probe loop                until a signal asks to leave, then 75;
 //                                    "saved" for each SIGUSR1
+//   launch_probe wait-for-signals    never reaches the end of its step
 //   launch_probe stubborn            ignores SIGTERM and SIGINT
 
 #include <signal.h>
@@ -89,9 +90,11 @@ int Main(int argc, char** argv) {
     const auto looped = Loop(job.world());
     if (!looped.ok()) return kExitBug;
     code = *looped;
-  } else if (mode == "stubborn") {
-    signal(SIGTERM, SIG_IGN);
-    signal(SIGINT, SIG_IGN);
+  } else if (mode == "stubborn" || mode == "wait-for-signals") {
+    if (mode == "stubborn") {
+      signal(SIGTERM, SIG_IGN);
+      signal(SIGINT, SIG_IGN);
+    }
     if (job.rank() == 0) {
       std::printf("looping\n");
       std::fflush(stdout);

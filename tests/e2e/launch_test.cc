@@ -163,6 +163,26 @@ TEST_F(LaunchTest, TermAsksTheRanksToSaveAndTheir75IsTheJobs) {
   ExpectNothingIsLeft();
 }
 
+TEST_F(LaunchTest, TermToTheLauncherAndItsGroupIsOneWish) {
+  Start(3, {"loop"});
+  WaitFor("looping");
+  for (int i = 0; i < 3; ++i) {
+    kill(launch_, SIGTERM);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  EXPECT_EQ(Wait(), 75) << Err();
+}
+
+TEST_F(LaunchTest, ASecondTermMakesTheRanksLeaveAtOnce) {
+  Start(2, {"wait-for-signals"});
+  WaitFor("looping");
+  kill(launch_, SIGTERM);
+  std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  kill(launch_, SIGTERM);
+  EXPECT_EQ(Wait(), 128 + SIGTERM) << Err();
+  ExpectNothingIsLeft();
+}
+
 TEST_F(LaunchTest, Usr1AsksForASaveAndTheRanksGoOn) {
   Start(3, {"loop"});
   WaitFor("looping");
@@ -186,7 +206,7 @@ TEST_F(LaunchTest, TheThirdTermKillsRanksThatDoNotListen) {
   WaitFor("looping");
   for (int i = 0; i < 3; ++i) {
     kill(launch_, SIGTERM);
-    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    std::this_thread::sleep_for(std::chrono::milliseconds(700));
   }
   EXPECT_EQ(Wait(), 128 + SIGKILL) << Err();
   ExpectNothingIsLeft();

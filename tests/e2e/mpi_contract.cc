@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -19,6 +20,18 @@
 #include "tests/contract/collectives_suite.h"
 #include "tests/contract/group_suite.h"
 #include "trainer/parallel/job.h"
+
+namespace {
+thread_local int64_t allocations = 0;
+}  // namespace
+
+void* operator new(size_t size) {
+  ++allocations;
+  if (void* const memory = std::malloc(size)) return memory;
+  std::abort();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace holdfast {
 namespace {
@@ -76,6 +89,44 @@ absl::Status UnequalSizesAreAnInternalError(Collectives& world) {
   return world.Barrier();
 }
 
+// MPI allocates by malloc, so what new is asked for is ours.
+absl::Status TheSameOperationsAgainAllocateNothing(Collectives& world) {
+  const int next = (world.rank() + 1) % world.size();
+  const int previous = (world.rank() + world.size() - 1) % world.size();
+  std::vector<float> values(300'000, 1.0f);
+  std::vector<float> few(256, 1.0f);
+  std::vector<int64_t> integers(70, 1);
+  std::vector<int64_t> first(world.size()), count(world.size());
+  for (int r = 0; r < world.size(); ++r) {
+    count[r] = 40'000;
+    first[r] = r * count[r];
+  }
+  const auto operations = [&]() -> absl::Status {
+    HF_RETURN_IF_ERROR(world.AllReduceSum(std::span<float>(values)));
+    HF_RETURN_IF_ERROR(world.AllReduceSum(std::span<float>(few)));
+    HF_RETURN_IF_ERROR(world.AllReduceSum(std::span<int64_t>(integers)));
+    HF_RETURN_IF_ERROR(
+        world.AllGatherV(Bytes(std::span<float>(values)), first, count));
+    HF_RETURN_IF_ERROR(world.Broadcast(Bytes(std::span<float>(values)), 0));
+    HF_ASSIGN_OR_RETURN(const RequestId in,
+                        world.Irecv(Bytes(std::span<float>(few)), previous, 1));
+    HF_ASSIGN_OR_RETURN(
+        const RequestId out,
+        world.Isend(ConstBytes(std::span<const float>(values.data(), 256)),
+                    next, 1));
+    HF_RETURN_IF_ERROR(world.Wait(out));
+    HF_RETURN_IF_ERROR(world.Wait(in));
+    return world.Barrier();
+  };
+  HF_RETURN_IF_ERROR(operations());
+  HF_RETURN_IF_ERROR(operations());
+  const int64_t before = allocations;
+  for (int i = 0; i < 5; ++i) HF_RETURN_IF_ERROR(operations());
+  CONTRACT_REQUIRE(allocations == before, "%d allocations",
+                   allocations - before);
+  return absl::OkStatus();
+}
+
 absl::Status RunLarge(Collectives& world) {
   const size_t size = (size_t{2} << 30) + 12'345;
   std::vector<std::byte> data(size);
@@ -103,6 +154,7 @@ absl::Status Run(trainer::Job& job, const std::string& mode) {
                       job.OpenCheckpointGroup());
   HF_RETURN_IF_ERROR(RunCollectives(job.world()));
   HF_RETURN_IF_ERROR(UnequalSizesAreAnInternalError(job.world()));
+  HF_RETURN_IF_ERROR(TheSameOperationsAgainAllocateNothing(job.world()));
   return RunGroup(job.world(), *group);
 }
 

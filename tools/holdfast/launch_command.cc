@@ -51,6 +51,10 @@ constexpr absl::Duration kLeaveTimeout = absl::Seconds(120);
 // mpirun needs a moment to clean up after the last rank.
 constexpr absl::Duration kMpirunTimeout = absl::Seconds(20);
 constexpr int kPollMs = 100;
+// timeout(1) signals a process and then its group. Within this time of one
+// SIGTERM or SIGINT another one is the same wish; longer than the ranks' own
+// measure (trainer/fault/signals.h), so that they agree.
+constexpr int64_t kSameWishMs = 500;
 
 int64_t NowMs() { return absl::ToUnixMillis(ckpt::RealClock().WallTime()); }
 
@@ -143,6 +147,7 @@ class Launcher {
   bool running_ = false;
   // Signals asked for so far, in order, and how many each rank has got.
   std::vector<int> wanted_;
+  int64_t leave_ms_ = 0;  // When the last one to leave came.
   std::vector<size_t> passed_on_;
 };
 
@@ -304,6 +309,10 @@ void Launcher::OnSignal(int signal) {
   const auto leaves = std::count_if(wanted_.begin(), wanted_.end(),
                                     [](int s) { return s != SIGUSR1; });
   if (signal != SIGUSR1) {
+    const int64_t now_ms =
+        absl::ToInt64Milliseconds(ckpt::RealClock().Monotonic());
+    if (leaves > 0 && now_ms - leave_ms_ < kSameWishMs) return;
+    leave_ms_ = now_ms;
     if (leaves == 0) {
       std::fprintf(stderr,
                    "%s: %s: the ranks save and leave; once more: at once\n",

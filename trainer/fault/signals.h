@@ -4,6 +4,9 @@
 //   SIGTERM, SIGINT   save, then leave with 75
 //   a second SIGTERM or SIGINT   leave at once with 128 + n
 //
+// Launchers and timeout(1) signal a process and its group: what comes within
+// kSameWishMs of the first SIGTERM or SIGINT is the same wish, not a second.
+//
 // A handler stores into atomics and nothing else (the second SIGTERM calls
 // _exit). The step thread looks at every step boundary, and wherever it waits
 // in start-up, load and evaluation; all ranks then agree on the largest action,
@@ -20,6 +23,8 @@ enum class SignalAction : int {
   kSave = 1,
   kSaveAndLeave = 2,
 };
+
+inline constexpr int kSameWishMs = 300;
 
 // Once, by the main thread, before any other thread starts. System calls under
 // way are restarted, not interrupted. Unblocks the signals: those that came

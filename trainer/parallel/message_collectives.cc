@@ -3,6 +3,7 @@
 #include "trainer/parallel/message_collectives.h"
 
 #include <algorithm>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -17,6 +18,9 @@ namespace {
 constexpr size_t kBroadcastChunk = size_t{1} << 20;
 // Exchanges an all-gather keeps under way at once.
 constexpr int kGatherWindow = 8;
+// Requests that are over are dropped from a batch's list when they are this
+// many, so that a long operation has a short list.
+constexpr size_t kForgetAfter = 64;
 
 // Where slice `index` of `count` begins in `total` elements.
 constexpr size_t SliceFirst(size_t total, int index, int count) {
@@ -27,8 +31,19 @@ constexpr size_t SliceFirst(size_t total, int index, int count) {
 
 class MessageCollectives::Batch {
  public:
-  explicit Batch(MessageCollectives* owner) : owner_(owner) {}
-  ~Batch() { WaitAll().IgnoreError(); }  // The first error was returned.
+  explicit Batch(MessageCollectives* owner) : owner_(owner) {
+    if (!owner_->spare_lists_.empty()) {
+      requests_ = std::move(owner_->spare_lists_.back());
+      owner_->spare_lists_.pop_back();
+    }
+  }
+  ~Batch() {
+    WaitAll().IgnoreError();  // The first error was returned.
+    requests_.clear();
+    owner_->spare_lists_.push_back(std::move(requests_));
+  }
+  Batch(const Batch&) = delete;
+  Batch& operator=(const Batch&) = delete;
 
   absl::Status Send(std::span<const std::byte> data, int to) {
     HF_ASSIGN_OR_RETURN(const RequestId id,
@@ -51,8 +66,9 @@ class MessageCollectives::Batch {
     while (requests_.size() - done_ > left) {
       first.Update(owner_->Finish(requests_[done_++]));
     }
-    if (done_ == requests_.size()) {
-      requests_.clear();
+    if (done_ == requests_.size() || done_ >= kForgetAfter) {
+      requests_.erase(requests_.begin(),
+                      requests_.begin() + static_cast<std::ptrdiff_t>(done_));
       done_ = 0;
     }
     return first;
@@ -183,9 +199,21 @@ absl::Status MessageCollectives::AllGatherV(std::span<std::byte> all,
 }
 
 template <class T>
+std::span<const T*> MessageCollectives::Rows(size_t row_bytes) {
+  const size_t ranks = static_cast<size_t>(size_);
+  if (scratch_.size() < row_bytes * ranks) scratch_.resize(row_bytes * ranks);
+  if constexpr (std::is_same_v<T, float>) {
+    float_rows_.resize(ranks);
+    return float_rows_;
+  } else {
+    integer_rows_.resize(ranks);
+    return integer_rows_;
+  }
+}
+
+template <class T>
 absl::Status MessageCollectives::AllReduceShort(Combine op, std::span<T> data) {
-  scratch_.resize(std::max(scratch_.size(), data.size_bytes() * size_));
-  std::vector<const T*> rows(size_);
+  const std::span<const T*> rows = Rows<T>(data.size_bytes());
   Batch batch(this);
   for (int distance = 1; distance < size_; ++distance) {
     const int from = (rank_ - distance + size_) % size_;
@@ -220,10 +248,10 @@ absl::Status MessageCollectives::AllReduceWindow(Combine op,
   };
 
   Batch batch(this);
-  std::vector<const T*> rows(size_);
+  std::span<const T*> rows;
   if (rank_ < owners) {
     const std::span<T> mine = slice(rank_);
-    scratch_.resize(std::max(scratch_.size(), mine.size_bytes() * size_));
+    rows = Rows<T>(mine.size_bytes());
     for (int distance = 1; distance < size_; ++distance) {
       const int from = (rank_ - distance + size_) % size_;
       const std::span<std::byte> row(scratch_.data() + mine.size_bytes() * from,

@@ -14,9 +14,10 @@
 //
 // Both all-reduces add in rank order and give the same bits.
 //
-// Thread: the step thread. Memory: scratch grows to at most kScratchBytes (plus
-// 16 KiB a rank for short reductions) and stays. Waiting is published to the
-// heartbeat with the rank that is waited for.
+// Thread: the step thread. Memory: scratch grows to at most kScratchBytes (or
+// 16 KiB a rank for short reductions) and stays, as do the lists of requests:
+// an operation like an earlier one allocates nothing. Waiting is published to
+// the heartbeat with the rank that is waited for.
 
 #ifndef HOLDFAST_TRAINER_PARALLEL_MESSAGE_COLLECTIVES_H_
 #define HOLDFAST_TRAINER_PARALLEL_MESSAGE_COLLECTIVES_H_
@@ -107,6 +108,9 @@ class MessageCollectives : public Collectives {
   template <class T>
   absl::Status AllReduce(Combine op, std::span<T> data,
                          const std::string& operation);
+  // A pointer for each rank's contribution, and scratch for all of them.
+  template <class T>
+  std::span<const T*> Rows(size_t row_bytes);
   template <class T>
   absl::Status AllReduceShort(Combine op, std::span<T> data);
   template <class T>
@@ -120,6 +124,10 @@ class MessageCollectives : public Collectives {
   Heartbeat* const heartbeat_;
   const std::string* operation_ = &name_;
   std::vector<std::byte> scratch_;
+  std::vector<const float*> float_rows_;
+  std::vector<const int64_t*> integer_rows_;
+  // The memory of batches that are over; at most two are open at once.
+  std::vector<std::vector<RequestId>> spare_lists_;
 
   // Operation names with the communicator's, made once.
   const std::string wait_operation_;

@@ -38,10 +38,23 @@ TEST(SignalsDeathTest, TermAndIntAskToSaveAndLeave) {
 }
 
 TEST(SignalsDeathTest, TheSecondOneLeavesAtOnce) {
-  EXPECT_EXIT(AfterSignals({SIGTERM, SIGTERM}),
-              testing::ExitedWithCode(128 + SIGTERM), "");
-  EXPECT_EXIT(AfterSignals({SIGTERM, SIGINT}),
-              testing::ExitedWithCode(128 + SIGINT), "");
+  for (const int second : {SIGTERM, SIGINT}) {
+    EXPECT_EXIT(
+        {
+          InstallSignalHandlers();
+          raise(SIGTERM);
+          usleep(1000 * (kSameWishMs + 50));
+          raise(second);
+          usleep(1000);
+          _exit(1);
+        },
+        testing::ExitedWithCode(128 + second), "");
+  }
+}
+
+TEST(SignalsDeathTest, TheSameWishSentTwiceIsOneWish) {
+  EXPECT_EXIT(AfterSignals({SIGTERM, SIGTERM}), testing::ExitedWithCode(12),
+              "");
 }
 
 TEST(SignalsDeathTest, ASignalThatCameWhileBlockedIsHeard) {
