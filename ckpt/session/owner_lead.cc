@@ -7,6 +7,7 @@
 #include "ckpt/session/messages.h"
 #include "ckpt/session/owner_claim.h"
 #include "ckpt/session/owner_state.h"
+#include "ckpt/session/rank_names.h"
 
 namespace holdfast::ckpt {
 namespace {
@@ -37,29 +38,17 @@ std::string OwnerSession::State::NameRank(int rank) const {
   return absl::StrFormat("rank %d (%s)", rank, env.group->HostOf(Rank{rank}));
 }
 
-std::string OwnerSession::State::NameMissing(
-    const std::vector<bool>& there) const {
-  constexpr int kNamesMax = 16;
-  std::string text;
-  int missing = 0;
-  for (size_t rank = 0; rank < there.size(); ++rank) {
-    if (there[rank] || ++missing > kNamesMax) continue;
-    absl::StrAppendFormat(&text, "%s%s", text.empty() ? "" : ", ",
-                          NameRank(static_cast<int>(rank)));
-  }
-  if (missing > kNamesMax) {
-    absl::StrAppendFormat(&text, " and %d more", missing - kNamesMax);
-  }
-  return text;
-}
-
 absl::Status OwnerSession::State::Missing(const std::vector<bool>& there,
                                           absl::Duration waited,
                                           const char* what) const {
+  std::vector<int> missing;
+  for (size_t rank = 0; rank < there.size(); ++rank) {
+    if (!there[rank]) missing.push_back(static_cast<int>(rank));
+  }
   return absl::DeadlineExceededError(absl::StrFormat(
       "starting: %d of %d ranks did not %s within %s: %s; the job stops",
-      std::count(there.begin(), there.end(), false), there.size(), what,
-      absl::FormatDuration(waited), NameMissing(there)));
+      missing.size(), there.size(), what, absl::FormatDuration(waited),
+      NameRanks(*env.group, missing)));
 }
 
 Task<absl::Status> OwnerSession::State::WaitForHellos() {

@@ -16,8 +16,9 @@ namespace {
 // A choice may be as large as a manifest; nobody sends it to more ranks.
 constexpr int kTreeFanOut = 4;
 
-// A network file system may show a new file late.
-constexpr int kSeeTries = 10;
+// A network file system may show a new file late: so long (30 s), that its
+// directory caches have expired.
+constexpr int kSeeTries = 100;
 constexpr absl::Duration kSeeWait = absl::Milliseconds(300);
 
 constexpr char kWeightKind[] = "weight";

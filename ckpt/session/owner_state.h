@@ -59,8 +59,7 @@ struct OwnerSession::State {
   Task<absl::Status> Confirm(const ChoiceMessage* choice, int rank);
   Task<absl::Status> Seal();
   std::string NameRank(int rank) const;
-  // Ranks of `there` that are false, and where they run.
-  std::string NameMissing(const std::vector<bool>& there) const;
+  // The ranks of `there` that are false did not do `what`.
   absl::Status Missing(const std::vector<bool>& there, absl::Duration waited,
                        const char* what) const;
 

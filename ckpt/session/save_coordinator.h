@@ -53,9 +53,6 @@ struct CoordinatorOptions {
 // "; this save is abandoned, training goes on, step 120 is still whole"
 std::string WhatNext(const std::optional<CheckpointId>& parent);
 
-// "17, 18, 19 (all on node n042)"
-std::string NameRanks(const Group& group, const std::vector<int>& ranks);
-
 class SaveCoordinator {
  public:
   SaveCoordinator(const SessionEnv& env, SavePlans* plans, SaveOrder order,

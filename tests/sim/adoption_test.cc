@@ -15,11 +15,13 @@
 #include "ckpt/session/retention_session.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/sim_cases.h"
 #include "tests/support/start_fixture.h"
 
 namespace holdfast::ckpt {
 namespace {
 
+using tests::SeedsOfSweep;
 using tests::SimDisk;
 using tests::SimFault;
 using tests::SimStorage;
@@ -98,7 +100,7 @@ TEST_F(AdoptionTest, APowerCutAfterAnyOperationLosesNothing) {
   bool saw_unsealed = false;
   bool saw_sealed = false;
   for (int64_t cut = 0; cut <= ops; ++cut) {
-    for (uint64_t fate = 0; fate < 3; ++fate) {
+    for (int fate = 0; fate < SeedsOfSweep(2); ++fate) {
       SCOPED_TRACE(absl::StrFormat("cut after %d, fate %d", cut, fate));
       const auto disk = disk_.Clone();
       StartWorld world(*disk, *layout_, Seeded(1 + fate));
@@ -177,7 +179,7 @@ TEST_F(AdoptionTest, AnyOperationMayFailOnceAndNothingIsLost) {
 TEST_F(AdoptionTest, OfTwoJobsThatStartTogetherTheRunKeepsWhatItHad) {
   int both = 0;
   int lost = 0;
-  for (uint64_t seed = 1; seed <= 40; ++seed) {
+  for (int seed = 1; seed <= SeedsOfSweep(20); ++seed) {
     SCOPED_TRACE(absl::StrFormat("seed %d", seed));
     const auto disk = disk_.Clone();
     StartWorld::Options second = Seeded(seed + 1000);
@@ -209,12 +211,12 @@ TEST_F(AdoptionTest, OfTwoJobsThatStartTogetherTheRunKeepsWhatItHad) {
   }
   EXPECT_GT(lost, 0);
   // One was through before the other began; it will notice at its next save.
-  SUCCEED() << both << " of 40 pairs were both through";
+  SUCCEED() << both << " pairs were both through";
 }
 
 TEST_F(AdoptionTest, TheOldOwnersRetentionAtAnyMomentOfAStartIsHarmless) {
   int removed = 0;
-  for (uint64_t seed = 1; seed <= 60; ++seed) {
+  for (int seed = 1; seed <= SeedsOfSweep(30); ++seed) {
     SCOPED_TRACE(absl::StrFormat("seed %d", seed));
     const auto disk = disk_.Clone();
     SimStorage storage(*disk, {.process = 80});

@@ -11,11 +11,13 @@
 #include "ckpt/session/verify_session.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/sim_cases.h"
 #include "tests/support/start_fixture.h"
 
 namespace holdfast::ckpt {
 namespace {
 
+using tests::SeedsOfSweep;
 using tests::SimDisk;
 using tests::SimFault;
 using tests::SimStorage;
@@ -132,7 +134,7 @@ TEST_F(RetentionSweep, APowerCutAfterAnyOperationLeavesTheLineWhole) {
   bool saw_begun = false;
   bool saw_untouched = false;
   for (int64_t cut = 0; cut <= ops; ++cut) {
-    for (uint64_t fate = 0; fate < 4; ++fate) {
+    for (int fate = 0; fate < SeedsOfSweep(2); ++fate) {
       SCOPED_TRACE(absl::StrFormat("cut after %d, fate %d", cut, fate));
       const auto disk = disk_.Clone();
       disk->CutPowerAfter(cut);

@@ -185,8 +185,9 @@ TEST_F(OwnerSessionTest, ARankThatNeverComesIsNamedWithItsHost) {
   EXPECT_THAT(world.result(0).status.message(),
               HasSubstr("1 of 4 ranks did not say that they are ready within "
                         "2m"));
-  EXPECT_THAT(world.result(0).status.message(), HasSubstr("rank 3 (sim1)"));
-  EXPECT_THAT(world.result(1).status.message(), HasSubstr("rank 3 (sim1)"));
+  EXPECT_THAT(world.result(0).status.message(),
+              HasSubstr(": 3 (on node sim1); the job stops"));
+  EXPECT_THAT(world.result(1).status.message(), HasSubstr("3 (on node sim1)"));
 }
 
 TEST_F(OwnerSessionTest, AReportThatGetsLostEndsTheStartAndNamesTheRank) {
@@ -202,7 +203,7 @@ TEST_F(OwnerSessionTest, AReportThatGetsLostEndsTheStartAndNamesTheRank) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(world.result(0).status));
   EXPECT_THAT(world.result(1).status.message(),
               HasSubstr("did not finish their load within"));
-  EXPECT_THAT(world.result(1).status.message(), HasSubstr("rank 2 (sim1)"));
+  EXPECT_THAT(world.result(1).status.message(), HasSubstr("2 (on node sim1)"));
   // No seal: the next start finds what was there.
   EXPECT_EQ(Look().seal->incarnation, 2);
   EXPECT_EQ(Start()->LoadedBy(300), "");
