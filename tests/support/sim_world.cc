@@ -146,6 +146,8 @@ bool SimRank::Walk() {
     }
     fence_->Poison(
         absl::ResourceExhaustedError("the optimizer waited too long"));
+    HF_CHECK(fence_->TryWrite(fragment.region, fragment.offset, bytes),
+             "a poisoned fence holds nobody up");
   }
   waiting_since_.reset();
   FillFragment(*layout_, fragment, step_after_, regions_);

@@ -5,6 +5,8 @@
 
 #include "ckpt/checkpointer.h"
 
+#include <malloc.h>
+
 #include <atomic>
 #include <barrier>
 #include <cstdlib>
@@ -107,6 +109,8 @@ class CheckpointerTest : public testing::TestWithParam<const char*> {
     CheckpointerOptions options;
     options.run_dir = dir_.path();
     options.storage = GetParam();
+    // A store without the fence dies, or fails the save.
+    options.protect_unreleased = true;
     options.recheck_after_write = true;
     // Far beyond what a loaded machine takes, far below a test's patience.
     options.fence_ms = 20'000;
@@ -183,6 +187,24 @@ TEST_P(CheckpointerTest, KeepsAsManyCheckpointsAsItWasAsked) {
     checkpoints += entry.is_directory();
   }
   EXPECT_EQ(checkpoints, 2);
+}
+
+TEST_P(CheckpointerTest, MemoryDoesNotGrowWithTheNumberOfSaves) {
+  CheckpointerOptions options = Options();
+  options.keep_last = 2;
+  OnRanks(1, options, [&](Party& party) {
+    ASSERT_TRUE(party.checkpointer().ClaimAndLoad({}).ok());
+    size_t early = 0;
+    for (int64_t step = 1; step <= 40; ++step) {
+      ASSERT_TRUE(party.checkpointer().BeginSave({step, {}}).ok());
+      party.StepTo(step + 1);
+      EXPECT_TRUE(Finish(party.checkpointer()).status.ok());
+      if (step == 10) early = mallinfo2().uordblks;
+    }
+    // Thirty saves; one small leak in each would be seen.
+    EXPECT_LT(mallinfo2().uordblks, early + 30 * 256);
+    EXPECT_TRUE(party.checkpointer().Close().ok());
+  });
 }
 
 TEST_P(CheckpointerTest, AFreshRunTakesItsStateFromAnother) {
