@@ -3,6 +3,7 @@
 #include "ckpt/session/io.h"
 
 #include <array>
+#include <mutex>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -28,6 +29,17 @@ bool MayRepeat(const absl::Status& status, const RetryPolicy& retry,
 Io::Io(const SessionEnv& env) : env_(env) {
   HF_CHECK(env.storage != nullptr && env.clock != nullptr && env.ops_max > 0,
            "a session's environment is incomplete");
+}
+
+Io::~Io() {
+  for (auto& [number, op] : flying_) KeepForEver(std::move(op));
+}
+
+void KeepForEver(std::shared_ptr<void> memory) {
+  static std::mutex lock;
+  static auto* const kept = new std::vector<std::shared_ptr<void>>;
+  const std::lock_guard guard(lock);
+  kept->push_back(std::move(memory));
 }
 
 FileId Io::NewFileId() {

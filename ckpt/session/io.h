@@ -7,7 +7,8 @@
 //
 // The record owns the memory that List and Get fill, so a session that gives up
 // leaves nothing dangling; memory of Read is the caller's, who keeps it until
-// idle().
+// idle(). A session that is destroyed with calls unanswered, since its storage
+// hangs, leaves their memory behind on purpose (KeepForEver).
 //
 // Thread: the storage's owner (the ckpt thread). Cost: one small allocation a
 // call; meant for metadata and for reads of megabytes.
@@ -48,6 +49,7 @@ class Io {
   using Ref = std::shared_ptr<Op>;
 
   explicit Io(const SessionEnv& env);
+  ~Io();
 
   Storage& storage() { return *env_.storage; }
   Clock& clock() { return *env_.clock; }
@@ -58,6 +60,7 @@ class Io {
 
   // No call is unanswered or waiting.
   bool idle() const { return flying_.empty() && waiting_.empty(); }
+  size_t unanswered() const { return flying_.size(); }
 
   // A file id of this session. At most 65,535 of them in its life (CHECK), so
   // long loops take one and use it again after Close has answered.
@@ -85,6 +88,9 @@ class Io {
   std::map<uint64_t, Ref> flying_;
   std::deque<std::pair<Start, Ref>> waiting_;
 };
+
+// Memory that a hanging storage may still write into. Any thread.
+void KeepForEver(std::shared_ptr<void> memory);
 
 inline Until UntilDone(Io::Ref op) {
   return Until([op = std::move(op)] { return op->done; });

@@ -284,6 +284,13 @@ Task<absl::Status> OwnerSession::State::Seal() {
   co_return absl::OkStatus();
 }
 
+void OwnerSession::State::TellAll(const VerdictMessage& message) {
+  const std::vector<std::byte> body = Encode(message);
+  for (int rank = 1; rank < env.group->size(); ++rank) {
+    Send(Rank{rank}, kPhaseLoadVerdict, body);
+  }
+}
+
 Task<absl::Status> OwnerSession::State::Lead() {
   absl::Status status = co_await WaitForHellos();
   if (status.ok()) status = co_await LookFirst();
@@ -296,10 +303,7 @@ Task<absl::Status> OwnerSession::State::Lead() {
   for (const SupersededCheckpoint& over : result.stepped_over) {
     last.stepped_over.emplace_back(over.checkpoint.id, over.reason);
   }
-  const std::vector<std::byte> body = Encode(last);
-  for (int rank = 1; rank < env.group->size(); ++rank) {
-    Send(Rank{rank}, kPhaseLoadVerdict, body);
-  }
+  TellAll(last);
   co_return status;
 }
 

@@ -21,6 +21,9 @@ constexpr int kTreeFanOut = 4;
 constexpr int kSeeTries = 100;
 constexpr absl::Duration kSeeWait = absl::Milliseconds(300);
 
+// How long after the deadline a storage may still answer.
+constexpr absl::Duration kHangGrace = absl::Seconds(15);
+
 constexpr char kWeightKind[] = "weight";
 
 // What this rank wants, in terms of `items`.
@@ -236,6 +239,21 @@ Task<bool> OwnerSession::State::Run() {
   co_return true;
 }
 
+void OwnerSession::State::GiveUpIfHung() {
+  if (hung || fiber.done() || env.clock->Monotonic() < deadline + kHangGrace) {
+    return;
+  }
+  hung = true;
+  const size_t calls = io.unanswered() + (init_io ? init_io->unanswered() : 0);
+  result.loaded.reset();
+  result.status = absl::DeadlineExceededError(absl::StrFormat(
+      "starting: the storage of %s has left %d calls unanswered for more than "
+      "%s; the job stops",
+      NameRank(Index(env.group->rank())), calls,
+      absl::FormatDuration(kHangGrace)));
+  if (leads()) TellAll(VerdictMessage{result.status, {}});
+}
+
 OwnerSession::OwnerSession(const SessionEnv& env, const JobLayout* layout,
                            const LoadTarget* target, OwnerOptions options)
     : state_(std::make_unique<State>(env, layout, target, std::move(options))) {
@@ -259,11 +277,14 @@ bool OwnerSession::OnMessage(const Message& message) {
 }
 
 void OwnerSession::Poll() {
+  if (state_->hung) return;
   if (state_->loader != nullptr && state_->late()) state_->loader->Cancel();
   state_->fiber.Poll();
+  state_->GiveUpIfHung();
 }
 
 bool OwnerSession::done() const {
+  if (state_->hung) return true;
   return state_->fiber.done() && state_->io.idle() &&
          (!state_->init_io || state_->init_io->idle());
 }

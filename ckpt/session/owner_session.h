@@ -83,7 +83,9 @@ struct OwnerOptions {
   bool init_weights_only = false;  // only items of kind "weight"
 
   absl::Duration hello_timeout = absl::Minutes(2);
-  absl::Duration load_timeout = absl::Minutes(10);  // without news of progress
+  // All of it. A storage that has still not answered a little later ends the
+  // session too, with its calls unanswered.
+  absl::Duration load_timeout = absl::Minutes(10);
   int load_tries = 3;  // of one checkpoint that is unavailable
   absl::Duration retry_wait = absl::Seconds(2);
   UnitReaderOptions reader;

@@ -44,6 +44,9 @@ struct OwnerSession::State {
   }
   bool leads() const { return env.group->rank() == Rank{0}; }
   bool late() const { return env.clock->Monotonic() >= deadline; }
+  // The storage does not answer: nothing will go on. Ends the session.
+  void GiveUpIfHung();
+  void TellAll(const VerdictMessage& message);
 
   // --- Rank 0 (owner_lead.cc) ------------------------------------------------
   Task<absl::Status> Lead();
@@ -91,6 +94,7 @@ struct OwnerSession::State {
   FoundDamaged damaged;
   std::optional<size_t> position;
 
+  bool hung = false;
   Fiber fiber;
 };
 

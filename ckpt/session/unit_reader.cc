@@ -227,7 +227,9 @@ UnitReader::UnitReader(Io* io, std::string dir, const Manifest* manifest,
                        const UnitReaderOptions& options)
     : state_(std::make_unique<State>(io, std::move(dir), manifest, options)) {}
 
-UnitReader::~UnitReader() = default;
+UnitReader::~UnitReader() {
+  if (!state_->io->idle()) KeepForEver(std::move(state_));
+}
 
 Task<absl::Status> UnitReader::Read(std::vector<FileWant> wants, Sink sink) {
   State& state = *state_;

@@ -7,7 +7,8 @@
 // and each unit's checksum is compared before anybody sees a byte of it.
 //
 // Memory: read_bytes_max x reads_in_flight, allocated once, and one file's
-// index. Thread: the storage's owner.
+// index; kept for ever when it is destroyed while reads hang. Thread: the
+// storage's owner.
 
 #ifndef HOLDFAST_CKPT_SESSION_UNIT_READER_H_
 #define HOLDFAST_CKPT_SESSION_UNIT_READER_H_

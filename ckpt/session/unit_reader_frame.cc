@@ -89,10 +89,10 @@ Task<absl::Status> UnitReader::State::ReadFrame(uint32_t file) {
 
 Task<absl::Status> UnitReader::State::ReadIndex(uint32_t file) {
   const ShardFile& expected = manifest->files[file];
-  AlignedBuffer buffer(ShardIndexBytes(expected.unit_count));
+  index = AlignedBuffer(ShardIndexBytes(expected.unit_count));
   units.clear();
-  if (buffer.size() > 0) {
-    const auto bytes = buffer.span();
+  if (index.size() > 0) {
+    const auto bytes = index.span();
     std::function<Io::Ref()> call = [this, bytes] {
       return io->Read(file_id, index_offset, bytes);
     };
@@ -100,14 +100,14 @@ Task<absl::Status> UnitReader::State::ReadIndex(uint32_t file) {
     if (!read.ok()) co_return read;
     bytes_read += bytes.size();
   }
-  const uint32_t crc = Crc32c(buffer.span());
+  const uint32_t crc = Crc32c(index.span());
   if (crc != expected.crc_index) {
     co_return Damaged(file, index_offset, 0,
                       absl::StrFormat("index has crc32c %08x, the manifest "
                                       "records %08x",
                                       crc, expected.crc_index));
   }
-  auto decoded = DecodeShardIndex(buffer.span(), expected.unit_count);
+  auto decoded = DecodeShardIndex(index.span(), expected.unit_count);
   if (!decoded.ok()) {
     co_return Damaged(
         file, index_offset, 0,

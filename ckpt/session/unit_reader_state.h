@@ -83,6 +83,7 @@ struct UnitReader::State {
   const UnitReaderOptions options;
   const FileId file_id;  // one file is open at a time
   AlignedBuffer frame;   // header and footer
+  AlignedBuffer index;
   std::vector<Slot> slots;
 
   std::vector<Unit> units;  // of the open file, by offset

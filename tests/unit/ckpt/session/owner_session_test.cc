@@ -239,6 +239,26 @@ TEST_F(OwnerSessionTest, AStorageThatStaysAwayEndsTheStartAndNamesTheRank) {
   EXPECT_EQ(Start()->LoadedBy(300), "");
 }
 
+TEST_F(OwnerSessionTest, AStorageThatHangsEndsTheStartOfAllRanks) {
+  for (const int hanging : {0, 2}) {
+    SCOPED_TRACE(hanging);
+    StartWorld world(disk_, *layout_, {});
+    static_cast<SimStorage&>(world.storage(hanging))
+        .SetDelay(SimOp::kRead, absl::Hours(1000));
+    world.Run();
+    for (int r = 0; r < world.world(); ++r) {
+      EXPECT_TRUE(absl::IsDeadlineExceeded(world.result(r).status))
+          << world.result(r).status;
+    }
+    EXPECT_THAT(world.result(hanging).status.message(),
+                HasSubstr(absl::StrFormat("the storage of rank %d (sim%d) has "
+                                          "left",
+                                          hanging, hanging / 2)));
+    EXPECT_LT(world.clock().Monotonic(), absl::Minutes(30));
+  }
+  EXPECT_EQ(Start()->LoadedBy(300), "");
+}
+
 TEST_F(OwnerSessionTest, AFullDiskAtTheClaimLeavesTheRunAsItWas) {
   SimFault fault;
   fault.name_contains = "owners/";
