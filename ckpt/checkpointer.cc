@@ -160,7 +160,7 @@ class ThreadedCheckpointer final : public Checkpointer {
     std::unique_lock lock(box_.lock);
     box_.changed.wait_for(
         lock, absl::ToChronoNanoseconds(std::min(timeout, kForever)),
-        [this] { return !box_.in_flight; });
+        [this] { return !box_.in_flight || !box_.reports.empty(); });
     return TakeReport();
   }
 
@@ -168,7 +168,9 @@ class ThreadedCheckpointer final : public Checkpointer {
 
   SaveCounters counters() const override {
     const std::lock_guard lock(box_.lock);
-    return box_.counters;
+    SaveCounters counters = box_.counters;
+    counters.failed_in_a_row += SilentPeriods();
+    return counters;
   }
 
   absl::Status Close() override {
@@ -190,6 +192,18 @@ class ThreadedCheckpointer final : public Checkpointer {
   }
 
  private:
+  // How often the storage could have answered and did not, while a save waits.
+  // The lock is held.
+  int64_t SilentPeriods() const {
+    if (!box_.in_flight) return 0;
+    const absl::Duration alive =
+        absl::Nanoseconds(box_.alive_at_ns.load(std::memory_order_relaxed));
+    const absl::Duration since =
+        std::min(alive, box_.silent_since.value_or(alive));
+    return (clock_.Monotonic() - since) /
+           absl::Milliseconds(options_.io_timeout_ms);
+  }
+
   // The lock is held.
   std::optional<SaveReport> TakeReport() {
     if (box_.reports.empty()) return std::nullopt;

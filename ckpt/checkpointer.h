@@ -170,8 +170,10 @@ struct SaveReport {
 
 struct SaveCounters {
   int64_t committed = 0;
-  int64_t failed = 0;              // neither committed nor skipped
-  int64_t failed_in_a_row = 0;     // since the last commit
+  int64_t failed = 0;  // neither committed nor skipped
+  // Since the last commit. Counts on while a storage that answers nothing keeps
+  // the next save from beginning: one for each io_timeout_ms.
+  int64_t failed_in_a_row = 0;
   int64_t skipped = 0;             // refused by BeginSave, or kSkipped
   int64_t last_durable_step = -1;  // -1: none, loaded ones included
 };
@@ -219,8 +221,9 @@ class Checkpointer {
   virtual std::optional<SaveReport> PollSave() = 0;
   virtual bool save_in_flight() const = 0;
 
-  // Blocks until the save in flight has ended or `timeout` has passed; then as
-  // PollSave. nullopt at once when there is neither a save nor a report.
+  // Blocks until there is a report, the save in flight has ended or `timeout`
+  // has passed; then as PollSave. nullopt at once when there is neither a save
+  // nor a report.
   virtual std::optional<SaveReport> WaitForSave(absl::Duration timeout) = 0;
 
   virtual SaveCounters counters() const = 0;

@@ -82,6 +82,8 @@ SaveHostOptions HostOptions(const CheckpointerOptions& options) {
   host.save.coordinator.vote_timeout =
       absl::Milliseconds(options.vote_timeout_ms);
   host.save.coordinator.io_timeout = absl::Milliseconds(options.io_timeout_ms);
+  host.save.coordinator.settle_timeout =
+      std::min(absl::Seconds(5), absl::Milliseconds(options.io_timeout_ms));
   host.save.writer.io_timeout = absl::Milliseconds(options.io_timeout_ms);
   host.save.writer.create_patience =
       absl::Milliseconds(options.begin_timeout_ms) / 2;
@@ -118,6 +120,8 @@ void CkptThread::Run() {
   }
   if (opened.ok()) {
     while (true) {
+      box_->alive_at_ns.store(absl::ToInt64Nanoseconds(clock_->Monotonic()),
+                              std::memory_order_relaxed);
       TakeWork();
       if (MayStop()) break;
       // Before the first piece of work messages wait where they are: the
@@ -127,6 +131,7 @@ void CkptThread::Run() {
         if (const auto result = host_->TakeOwnerResult()) ReportLoad(*result);
       }
       if (const auto result = host_->saves().TakeResult()) ReportSave(*result);
+      EndSilence();
       if (const auto outcome = host_->saves().TakeRetention()) {
         LogRetention(*outcome);
       }
@@ -325,6 +330,21 @@ void CkptThread::ReportSave(const SaveResult& result) {
   }
   if (box_->reports.size() == kReportsMax) box_->reports.pop_front();
   box_->reports.push_back(std::move(report));
+  if (host_->saves().busy()) {
+    box_->silent_since = clock_->Monotonic();
+    silent_ = true;
+  } else {
+    box_->in_flight = false;
+  }
+  box_->changed.notify_all();
+}
+
+// A save that was reported is in flight for as long as its calls are.
+void CkptThread::EndSilence() {
+  if (!silent_ || host_->saves().busy()) return;
+  silent_ = false;
+  const std::lock_guard lock(box_->lock);
+  box_->silent_since.reset();
   box_->in_flight = false;
   box_->changed.notify_all();
 }

@@ -8,6 +8,7 @@
 #ifndef HOLDFAST_CKPT_CKPT_THREAD_H_
 #define HOLDFAST_CKPT_CKPT_THREAD_H_
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -52,8 +53,14 @@ struct CkptBox {
   std::optional<absl::StatusOr<LoadReport>> loaded;
   std::deque<SaveReport> reports;
   bool in_flight = false;
+  // A save was reported, but its calls on the storage stay unanswered.
+  std::optional<absl::Duration> silent_since;
   absl::Status stop_status;
   SaveCounters counters;
+
+  // When the checkpoint thread last went round its loop, in nanoseconds of the
+  // clock: not at all while a system call does not come back. Outside the lock.
+  std::atomic<int64_t> alive_at_ns = 0;
 
   bool HasWork() const { return load.has_value() || !saves.empty() || stop; }
 };
@@ -74,6 +81,7 @@ class CkptThread {
   void OpenInit(const LoadRequest& request, OwnerOptions* owner);
   void ReportLoad(const OwnerResult& result);
   void ReportSave(const SaveResult& result);
+  void EndSilence();
   void LogRetention(const RetentionOutcome& outcome);
   void Wait();
   bool MayStop();
@@ -93,6 +101,7 @@ class CkptThread {
   std::unique_ptr<HostTarget> target_;
   std::unique_ptr<RankHost> host_;
   bool loading_ = false;
+  bool silent_ = false;   // box_->silent_since is set
   bool polling_ = false;  // since the first piece of work
   std::optional<absl::Duration> stop_by_;
   absl::Duration save_begun_at_;

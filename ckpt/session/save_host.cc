@@ -233,7 +233,13 @@ bool SaveHost::OnCompletion(const Completion& completion) {
 void SaveHost::Poll() {
   if (session_ != nullptr) {
     session_->Poll();
-    if (session_->done()) Finish();
+    if (session_->done()) {
+      Finish();
+    } else if (!told_ && session_->DecidedFor().value_or(absl::ZeroDuration()) >
+                             2 * options_.save.coordinator.settle_timeout) {
+      told_ = true;
+      result_ = session_->result();
+    }
   }
   if (retention_ != nullptr) {
     retention_->Poll();
@@ -272,7 +278,7 @@ void SaveHost::Finish() {
   } else if (result.outcome == SaveOutcome::kCommitted) {
     parent_ = result.id;
   }
-  result_ = result;
+  if (!std::exchange(told_, false)) result_ = result;
   session_.reset();
 }
 

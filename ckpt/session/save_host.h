@@ -79,7 +79,8 @@ class SaveHost {
   bool eager() const { return writer_.eager(); }
   // Writes and syncs whose answers the save waits for.
   bool writing() const { return !writer_.finished(); }
-  // The save that has ended, once.
+  // The save that has ended, once. If calls of a failed one stay unanswered,
+  // its result comes all the same, and the host stays busy().
   std::optional<SaveResult> TakeResult();
   // Calls are unanswered that nobody waits for any more (retention included).
   bool retiring() const { return retention_ != nullptr; }
@@ -120,6 +121,7 @@ class SaveHost {
   std::unique_ptr<SaveSession> session_;
   std::set<uint16_t> session_spaces_;
   std::optional<SaveResult> result_;
+  bool told_ = false;  // the session's result, before its end
 
   SaveKey last_key_;
   // The newest save that this rank has ended or skipped: no Begin up to it will

@@ -130,7 +130,8 @@ void SaveSession::Skip(absl::Status why) {
 
 void SaveSession::End(SaveOutcome outcome, absl::Status status) {
   result_.outcome = outcome;
-  result_.total = env_.clock->Monotonic() - started_at_;
+  ended_at_ = env_.clock->Monotonic();
+  result_.total = ended_at_ - started_at_;
   if (!status.ok() && state_ != State::kVoted) {
     // The optimizer need not wait for bytes that nobody will count on.
     if (state_ == State::kWaiting) {
@@ -236,6 +237,14 @@ void SaveSession::Poll() {
     result_.total = coordinator_->decided_at() - started_at_;
     result_.bytes_total = plans_->TotalBytes();
   }
+}
+
+std::optional<absl::Duration> SaveSession::DecidedFor() const {
+  if (state_ < State::kEnding) return std::nullopt;
+  if (coordinator_.has_value() && !coordinator_->outcome().has_value()) {
+    return std::nullopt;
+  }
+  return env_.clock->Monotonic() - ended_at_;
 }
 
 bool SaveSession::done() const {

@@ -75,7 +75,9 @@ class SaveSession final : public Session {
   const SaveKey& key() const { return key_; }
   // Rank 0 goes without this step, or is past it already.
   void Skip(absl::Status why);
-  const SaveResult& result() const { return result_; }  // after done()
+  // The result is known, for so long already; calls may still be unanswered.
+  std::optional<absl::Duration> DecidedFor() const;
+  const SaveResult& result() const { return result_; }  // once decided
   const SaveCoordinator* coordinator() const {
     return coordinator_.has_value() ? &*coordinator_ : nullptr;
   }
@@ -106,6 +108,7 @@ class SaveSession final : public Session {
   uint16_t coordinator_space_ = 0;
   absl::Duration started_at_;
   absl::Duration deadline_;
+  absl::Duration ended_at_;
   bool removing_ = false;  // the canary's
   SaveResult result_;
 };

@@ -7,9 +7,7 @@
 
 #include <malloc.h>
 
-#include <atomic>
-#include <barrier>
-#include <cstdlib>
+#include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -322,6 +320,37 @@ TEST_P(CheckpointerTest, NamesTheRankThatDoesNotVote) {
     EXPECT_EQ(report.status.code(), absl::StatusCode::kDeadlineExceeded);
     EXPECT_THAT(std::string(report.status.message()),
                 HasSubstr("saving step 1: 1 of 2 ranks did not vote within"));
+    EXPECT_TRUE(checkpointer.Close().ok());
+  });
+}
+
+// The sync of rank 0 takes far longer than its patience. The save is reported,
+// no other can begin, and the silence counts as failures until it ends.
+TEST(CheckpointerSilenceTest, AStorageThatDoesNotAnswerCountsAsFailures) {
+  TempDir dir;
+  CheckpointerOptions options;
+  options.run_dir = dir.path();
+  options.io_timeout_ms = 150;
+  options.fault_spec =
+      "match=step-000000001,op=sync,do=delay,ms=1500,lasting=no";
+  OnRanks(1, options, [&](Party& party) {
+    Checkpointer& checkpointer = party.checkpointer();
+    ASSERT_TRUE(checkpointer.ClaimAndLoad({}).ok());
+    ASSERT_TRUE(checkpointer.BeginSave({1, {}}).ok());
+    int64_t worst = 0;
+    while (checkpointer.save_in_flight()) {
+      worst = std::max(worst, checkpointer.counters().failed_in_a_row);
+      RealClock().Sleep(absl::Milliseconds(20));
+    }
+    EXPECT_GE(worst, 3);
+    const auto report = checkpointer.PollSave();
+    ASSERT_TRUE(report.has_value());
+    EXPECT_EQ(report->status.code(), absl::StatusCode::kDeadlineExceeded)
+        << report->status;
+    EXPECT_EQ(checkpointer.counters().failed_in_a_row, 1);
+    ASSERT_TRUE(checkpointer.BeginSave({1, {}}).ok());
+    EXPECT_TRUE(Finish(checkpointer).status.ok());
+    EXPECT_EQ(checkpointer.counters().failed_in_a_row, 0);
     EXPECT_TRUE(checkpointer.Close().ok());
   });
 }
