@@ -3,6 +3,8 @@
 
 #include "trainer/step.h"
 
+#include <omp.h>
+
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -180,6 +182,24 @@ TEST(StepTest, TheSameRunTwiceGivesTheSameBits) {
   RunOptions options = Tiny(/*tied=*/true);
   options.mesh = {.tp = 2, .pp = 2, .dp = 2};
   EXPECT_EQ(FirstDifference(TrainTiny(options), TrainTiny(options)), "");
+}
+
+TEST(StepTest, TheNumberOfThreadsChangesNoBit) {
+  RunOptions options = Tiny(/*tied=*/true);
+  options.compute = ComputeType::kBf16;
+  options.model.vocab = 900;  // Three tiles of logits: work for three threads.
+  options.micro_seqs = 2;
+  const int before = omp_get_max_threads();
+  const auto masters = [&](int threads) {
+    omp_set_num_threads(threads);
+    LoneRunner lone(options);
+    for (int64_t step = 1; step <= 2; ++step) lone.Step(step);
+    return lone.Master();
+  };
+  const std::vector<float> of_one = masters(1);
+  EXPECT_EQ(masters(2), of_one);
+  EXPECT_EQ(masters(5), of_one);
+  omp_set_num_threads(before);
 }
 
 TEST(StepTest, TheFakeDeviceTrainsToTheSameBits) {
