@@ -112,6 +112,7 @@ bool SimRank::Turn(SimRandom& random) {
       skipped.status = absl::UnavailableError("the save before is in flight");
       saved_ = skipped;
     } else {
+      Fill(step);
       fence_->Arm();
       host_->saves().Begin(step, {{"step", absl::StrFormat("%d", step)}});
     }
@@ -275,8 +276,6 @@ absl::Status SimWorld::Claim(SimJob& job, OwnerOptions options) {
 void SimWorld::BeginSave(SimJob& job, int64_t step) {
   for (const auto& rank : job.ranks) {
     if (rank == nullptr) continue;
-    // A rank that is still busy will skip; its memory belongs to that save.
-    if (!rank->host().saves().busy()) rank->Fill(step);
     rank->BeginSave(step, static_cast<int>(random_.Below(12)));
   }
 }

@@ -71,8 +71,9 @@ class SimRank {
   bool Turn(SimRandom& random);
 
   void Claim(ckpt::OwnerOptions options);
-  // The memory holds the state of `step`; now or some turns later the step
-  // thread begins to save it, then goes on to step + 1.
+  // Now or some turns later the step thread has the state of `step` in memory,
+  // begins to save it and goes on to step + 1; a rank that is still busy then
+  // skips.
   void BeginSave(int64_t step, int turns_until);
   void Fill(int64_t step);
   std::string Compare(int64_t step) const;
