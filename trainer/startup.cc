@@ -19,6 +19,7 @@
 #include "kernels/bf16.h"
 #include "trainer/fingerprint.h"
 #include "trainer/matmul_speed.h"
+#include "trainer/parallel/job.h"
 #include "trainer/process_memory.h"
 #include "trainer/run_plan.h"
 
@@ -71,11 +72,12 @@ absl::Status AgreeEqual(Collectives& world, const std::string& text,
 }
 
 // Threads change the speed only, never a bit.
-void UseThreads(int64_t configured, int ranks_on_host) {
+void UseThreads(int64_t configured, const TrainEnv& env) {
   if (configured == 0 && std::getenv("OMP_NUM_THREADS") != nullptr) return;
-  const int threads = configured > 0
-                          ? static_cast<int>(configured)
-                          : omp_get_num_procs() / std::max(1, ranks_on_host);
+  const int threads = configured > 0 ? static_cast<int>(configured)
+                                     : ProcessorsOfRank(omp_get_num_procs(),
+                                                        env.processors_on_host,
+                                                        env.ranks_on_host);
   omp_set_num_threads(std::max(1, threads));
 }
 
@@ -385,7 +387,7 @@ absl::StatusOr<std::unique_ptr<TrainRun>> StartRun(const TrainOptions& options,
                         LoadConfig(options.config_path, options.sets));
     HF_RETURN_IF_ERROR(ResolveConfig(run->config, world.size()));
     run->mesh = MeshOf(run->config);
-    UseThreads(run->config.threads, env.ranks_on_host);
+    UseThreads(run->config.threads, env);
     return absl::OkStatus();
   };
   HF_RETURN_IF_ERROR(Agree(world, configure(), "reading the configuration"));

@@ -45,7 +45,8 @@ struct TrainEnv {
   std::string host;
   bool first_on_host = true;  // the lowest rank of its host
   int ranks_on_host = 1;
-  std::string command;  // as typed, for env.json
+  int processors_on_host = 0;  // given to those ranks; 0: not known
+  std::string command;         // as typed, for env.json
   // Called once the run is claimed, so that whoever watches this rank knows
   // where its reports go; may be empty.
   std::function<void(uint32_t incarnation)> on_claimed;

@@ -100,6 +100,7 @@ int RunTrain(const TrainOptions& options) {
   env.host = (*job)->HostOf(rank);
   env.first_on_host = (*job)->local_rank() == 0;
   env.ranks_on_host = (*job)->local_size();
+  env.processors_on_host = (*job)->processors();
   env.on_claimed = [&](uint32_t claimed) { incarnation = claimed; };
   env.command = OwnProgramPath() + " train --config " + options.config;
   absl::StatusOr<std::unique_ptr<ckpt::Group>> group =

@@ -5,12 +5,15 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "ckpt/base/log.h"
 #include "ckpt/base/status_macros.h"
 #include "ckpt/group/inproc_group.h"
@@ -48,6 +51,21 @@ class LoneJob final : public Job {
   std::string host_;
 };
 
+// Of Slurm's "2(x3),1" (three nodes with 2 tasks, then one with 1), what node
+// `node` has; 1 where the text does not say.
+int TasksOfNode(const std::string& text, int node) {
+  const std::vector<std::string> runs = absl::StrSplit(text, ',');
+  for (const std::string& run : runs) {
+    int tasks = 0;
+    int nodes = 1;
+    const int read = std::sscanf(run.c_str(), "%d(x%d)", &tasks, &nodes);
+    if (read < 1 || tasks < 1 || nodes < 1) return 1;
+    if (node < nodes) return tasks;
+    node -= nodes;
+  }
+  return 1;
+}
+
 }  // namespace
 
 absl::StatusOr<LauncherEnv> ReadLauncherEnv(
@@ -76,8 +94,10 @@ absl::StatusOr<LauncherEnv> ReadLauncherEnv(
     env.rank = number("PMIX_RANK", 0);
     env.size = step_tasks > 0 ? step_tasks : number("SLURM_NTASKS", 1);
     env.local_rank = number("SLURM_LOCALID", 0);
-    // "2(x3),1" in general; only a plain number is of use here.
-    env.local_size = number("SLURM_STEP_TASKS_PER_NODE", 1);
+    const char* const tasks = get("SLURM_STEP_TASKS_PER_NODE");
+    env.local_size =
+        tasks != nullptr ? TasksOfNode(tasks, number("SLURM_NODEID", 0)) : 1;
+    env.processors = number("SLURM_CPUS_ON_NODE", 0);
     return env;
   }
   if (step_tasks > 1) {
@@ -87,6 +107,12 @@ absl::StatusOr<LauncherEnv> ReadLauncherEnv(
         step_tasks));
   }
   return env;
+}
+
+int ProcessorsOfRank(int allowed, int given, int ranks) {
+  if (given > 0 && allowed < given) return allowed;
+  const int shared = given > 0 ? given : allowed;
+  return std::max(1, shared / std::max(1, ranks));
 }
 
 std::string Job::launcher() const {

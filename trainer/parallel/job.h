@@ -32,6 +32,7 @@ struct LauncherEnv {
   int size = 1;
   int local_rank = 0;  // Among the ranks of this host.
   int local_size = 1;
+  int processors = 0;  // Of this host, for those ranks; 0: it does not say.
 };
 
 // `get` looks a variable up, null when it is not set. Open MPI's variables
@@ -42,6 +43,12 @@ struct LauncherEnv {
 absl::StatusOr<LauncherEnv> ReadLauncherEnv(
     const std::function<const char*(const char* name)>& get);
 
+// How many processors a rank may keep busy. `allowed` is what the system lets
+// it run on, `given` and `ranks` are LauncherEnv's processors and local_size. A
+// rank that may run on fewer than were given to its host was bound to its own
+// share; others divide.
+int ProcessorsOfRank(int allowed, int given, int ranks);
+
 class Job {
  public:
   virtual ~Job() = default;
@@ -50,6 +57,7 @@ class Job {
   int size() const { return world().size(); }
   int local_rank() const { return env_.local_rank; }
   int local_size() const { return env_.local_size; }
+  int processors() const { return env_.processors; }
   // "none", "mpirun", "srun".
   std::string launcher() const;
 

@@ -44,12 +44,45 @@ TEST(LauncherEnvTest, SrunWithPmixSaysItThroughSlurm) {
   const auto env = Read({{"PMIX_RANK", "2"},
                          {"SLURM_STEP_NUM_TASKS", "6"},
                          {"SLURM_LOCALID", "1"},
+                         {"SLURM_CPUS_ON_NODE", "16"},
                          {"SLURM_STEP_TASKS_PER_NODE", "2(x3)"}});
   ASSERT_TRUE(env.ok());
   EXPECT_EQ(env->launcher, LauncherEnv::Launcher::kSrun);
   EXPECT_EQ(env->rank, 2);
   EXPECT_EQ(env->size, 6);
   EXPECT_EQ(env->local_rank, 1);
+  EXPECT_EQ(env->local_size, 2);
+  EXPECT_EQ(env->processors, 16);
+}
+
+// Ranks divide the processors of their host by it.
+TEST(LauncherEnvTest, TasksOfANodeAreReadFromSlurmsShorthand) {
+  const auto local_size = [](const char* tasks, const char* node) {
+    const auto env = Read({{"PMIX_RANK", "0"},
+                           {"SLURM_STEP_NUM_TASKS", "7"},
+                           {"SLURM_NODEID", node},
+                           {"SLURM_STEP_TASKS_PER_NODE", tasks}});
+    return env.ok() ? env->local_size : -1;
+  };
+  EXPECT_EQ(local_size("8", "0"), 8);
+  EXPECT_EQ(local_size("8(x640)", "639"), 8);
+  EXPECT_EQ(local_size("2(x3),1", "2"), 2);
+  EXPECT_EQ(local_size("2(x3),1", "3"), 1);
+  EXPECT_EQ(local_size("1,4(x2)", "2"), 4);
+  EXPECT_EQ(local_size("2(x3),1", "4"), 1);
+  EXPECT_EQ(local_size("nonsense", "0"), 1);
+}
+
+TEST(ProcessorsOfRankTest, RanksDivideWhatIsNotDividedForThem) {
+  // The launcher does not say: what the system allows is for all of the host.
+  EXPECT_EQ(ProcessorsOfRank(32, 0, 8), 4);
+  EXPECT_EQ(ProcessorsOfRank(2, 0, 8), 1);
+  // 32 given, free to run on all of them or on all of a larger host.
+  EXPECT_EQ(ProcessorsOfRank(32, 32, 8), 4);
+  EXPECT_EQ(ProcessorsOfRank(128, 32, 8), 4);
+  // Bound to four of the 32.
+  EXPECT_EQ(ProcessorsOfRank(4, 32, 8), 4);
+  EXPECT_EQ(ProcessorsOfRank(16, 16, 1), 16);
 }
 
 TEST(LauncherEnvTest, SrunWithoutPmixIsRefusedBeforeEachRankTrainsAlone) {
