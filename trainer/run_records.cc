@@ -79,6 +79,17 @@ absl::Status ReplaceFile(const std::string& path, std::string_view text) {
   return absl::OkStatus();
 }
 
+// Who wrote status.json; 0 when nobody has or it cannot be told.
+uint32_t StatusIncarnation(const std::string& run_dir) {
+  std::ifstream file(run_dir + "/status.json");
+  const Json json = Json::parse(file, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return 0;
+  const auto found = json.find("incarnation");
+  return found != json.end() && found->is_number_unsigned()
+             ? found->get<uint32_t>()
+             : 0;
+}
+
 Json ToJson(const JournalValue& value) {
   switch (value.kind) {
     case JournalValue::Kind::kText:
@@ -277,6 +288,7 @@ absl::Status WriteStatusFile(const std::string& run_dir,
                              const std::string& state, int64_t step,
                              uint32_t incarnation, std::optional<int> exit_code,
                              const std::string& message) {
+  if (StatusIncarnation(run_dir) > incarnation) return absl::OkStatus();
   Json json;
   json["state"] = state;
   json["step"] = step;

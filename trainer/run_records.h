@@ -109,7 +109,9 @@ std::string RankLogPath(const std::string& run_dir, uint32_t incarnation,
 absl::Status MakeIncarnationDirs(const std::string& run_dir,
                                  uint32_t incarnation);
 
-// For a rank other than 0 that fails, and for launchers: replaces status.json.
+// For a rank other than 0 that fails, and for launchers: replaces status.json,
+// unless a newer incarnation wrote it. A process that outlived the loss of its
+// node must not have the last word about a run that went on elsewhere.
 absl::Status WriteStatusFile(const std::string& run_dir,
                              const std::string& state, int64_t step,
                              uint32_t incarnation, std::optional<int> exit_code,

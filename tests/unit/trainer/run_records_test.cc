@@ -104,6 +104,27 @@ TEST_F(RunRecordsTest, TheJournalKeepsTypes) {
   EXPECT_EQ((*events)[0].facts.at("incarnation").integer, 3);
 }
 
+TEST_F(RunRecordsTest, AnOwnerThatLostTheRunDoesNotReplaceItsStatus) {
+  const auto status = [&] {
+    std::ifstream file(run_ + "/status.json");
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  std::filesystem::create_directories(run_);
+  ASSERT_TRUE(WriteStatusFile(run_, "running", 3, 1, std::nullopt, "").ok());
+  ASSERT_TRUE(WriteStatusFile(run_, "finished", 9, 2, 0, "").ok());
+  const std::string finished = status();
+  EXPECT_NE(finished.find("finished"), std::string::npos);
+  EXPECT_TRUE(WriteStatusFile(run_, "failed", 5, 1, 74, "late").ok());
+  EXPECT_EQ(status(), finished);
+  EXPECT_TRUE(WriteStatusFile(run_, "running", 9, 3, std::nullopt, "").ok());
+  EXPECT_NE(status(), finished);
+
+  // What cannot be read stops nobody.
+  std::ofstream(run_ + "/status.json") << "{\"incarnation\": 9";
+  EXPECT_TRUE(WriteStatusFile(run_, "running", 10, 3, std::nullopt, "").ok());
+  EXPECT_NE(status().find("running"), std::string::npos);
+}
+
 TEST_F(RunRecordsTest, AnUnwritableDirectoryIsNamed) {
   std::ofstream(run_) << "a file where the run should be";
   const auto records = RunRecords::Open(run_, 1);
