@@ -33,7 +33,8 @@ SimWorldOptions WorldOptions(const SimCase& c) {
   options.seed = c.seed;
   options.disk.object_store = c.object_store;
   // A restart renames what it counts on, and a rename that a power cut may undo
-  // on both sides loses it (ckpt/DESIGN.md says what is asked of a file system).
+  // on both sides loses it (ckpt/DESIGN.md says what is asked of a file
+  // system).
   options.disk.journaled_names = c.story == "recovery";
   options.disk.ignore_file_sync = c.canary == Canary::kDiskIgnoresSync;
   options.disk.ignore_dir_sync = c.canary == Canary::kDiskIgnoresDirSync;

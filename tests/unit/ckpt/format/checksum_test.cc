@@ -1,3 +1,5 @@
+// CRC32C against its published check value, and in pieces.
+
 #include "ckpt/format/checksum.h"
 
 #include <algorithm>

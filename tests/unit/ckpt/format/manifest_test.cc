@@ -1,3 +1,5 @@
+// Manifests come back as they were; damaged or newer ones are refused.
+
 #include "ckpt/format/manifest.h"
 
 #include <functional>

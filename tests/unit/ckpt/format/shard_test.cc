@@ -1,3 +1,5 @@
+// A shard's header, index and footer, and how damage to them is found.
+
 #include "ckpt/format/shard.h"
 
 #include "ckpt/format/checksum.h"

@@ -1,3 +1,5 @@
+// Rank numbers and coordinates, there and back.
+
 #include "ckpt/layout/mesh.h"
 
 #include <set>

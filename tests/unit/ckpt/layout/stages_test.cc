@@ -1,3 +1,5 @@
+// How layers are dealt to stages, evenly or as asked.
+
 #include "ckpt/layout/train_layout.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -1,3 +1,5 @@
+// Which bytes a save writes where, and in what order.
+
 #include "ckpt/plan/save_plan.h"
 
 #include <functional>

@@ -1,3 +1,5 @@
+// Bytes read from a file land where the plan wants them, once each.
+
 #include "ckpt/plan/scatter.h"
 
 #include "ckpt/base/philox.h"

@@ -1,3 +1,5 @@
+// Messages of a save come back as they were; others are refused.
+
 #include "ckpt/session/save_messages.h"
 
 #include <vector>
