@@ -8,8 +8,9 @@
 
 // toml++ 3.3.0 asserts its own grammar on some malformed texts, such as a key
 // that starts with a byte no key may have. A wrong file must be an error with a
-// line, not an abort, so its assertions throw; it has no NDEBUG way out, since
-// they are assumptions there.
+// line, not an abort, so its assertions throw. Under NDEBUG toml++ would turn
+// them off, and some into assumptions: here they stay on in every build.
+#undef NDEBUG
 #define TOML_ASSERT(condition)        \
   ((condition) ? static_cast<void>(0) \
                : ::holdfast::trainer::ThrowMalformedToml())
