@@ -165,7 +165,7 @@ absl::Status CkptThread::OpenStorages() {
   buffers.push_back(host_->saves().blocks());
   std::erase_if(buffers, [](std::span<std::byte> b) { return b.empty(); });
   storage_->RegisterBuffers(buffers);
-  target_ = std::make_unique<HostTarget>(regions_);
+  target_ = std::make_unique<LoadTarget>(regions_);
   return absl::OkStatus();
 }
 

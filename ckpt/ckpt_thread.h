@@ -98,7 +98,7 @@ class CkptThread {
   std::unique_ptr<Storage> storage_;
   std::unique_ptr<Storage> init_storage_;  // of init_from, during the load
   absl::Status init_status_;               // rank 0: why there is none
-  std::unique_ptr<HostTarget> target_;
+  std::unique_ptr<LoadTarget> target_;
   std::unique_ptr<RankHost> host_;
   bool loading_ = false;
   bool silent_ = false;   // box_->silent_since is set

@@ -47,7 +47,6 @@ class LoadTarget {
  private:
   std::vector<std::span<std::byte>> regions_;
 };
-using HostTarget = LoadTarget;
 
 // How the job's items must meet the manifest's.
 enum class ItemMatch {

@@ -31,7 +31,7 @@ RankHost::RankHost(const SessionEnv& env, SavePlans* plans, Snapshot* snapshot,
       saves_(WithSpace(env, kSaveSpace), kSaveSpaces, plans, snapshot,
              options) {}
 
-void RankHost::Claim(const JobLayout* layout, LoadTarget* target,
+void RankHost::Claim(const JobLayout* layout, const LoadTarget* target,
                      OwnerOptions options) {
   HF_CHECK(owner_ == nullptr, "a job claims its run once");
   owner_ = std::make_unique<OwnerSession>(WithSpace(env_, kOwnerSpace), layout,

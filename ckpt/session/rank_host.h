@@ -34,7 +34,8 @@ class RankHost {
            const SaveHostOptions& options);
 
   // Starts an owner session over `layout` into `target`. Once.
-  void Claim(const JobLayout* layout, LoadTarget* target, OwnerOptions options);
+  void Claim(const JobLayout* layout, const LoadTarget* target,
+             OwnerOptions options);
   // A second storage whose answers go to the owner session (init_env).
   static constexpr uint16_t kInitSpace = 2;
   void PollAlso(Storage* storage) { also_ = storage; }

@@ -103,7 +103,7 @@ class SimRank {
   ckpt::Holding wanted_;
   ckpt::SavePlans plans_;
   std::unique_ptr<ckpt::Fence> fence_;
-  ckpt::HostTarget target_;
+  ckpt::LoadTarget target_;
   std::unique_ptr<ckpt::RankHost> host_;
 
   std::optional<ckpt::OwnerResult> owner_;

@@ -31,7 +31,7 @@ StartWorld::StartWorld(SimDisk& disk, const ckpt::JobLayout& layout,
     rank->group = network_.Open(ckpt::Rank{r});
     rank->holding = layout.WantedBy(ckpt::Rank{r});
     rank->memory = std::make_unique<JobMemory>(rank->holding);
-    rank->target = std::make_unique<ckpt::HostTarget>(rank->memory->spans());
+    rank->target = std::make_unique<ckpt::LoadTarget>(rank->memory->spans());
     ckpt::SessionEnv env;
     env.storage = rank->storage.get();
     if (options.wrap) {

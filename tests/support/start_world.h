@@ -72,7 +72,7 @@ class StartWorld {
     std::unique_ptr<ckpt::Group> group;
     ckpt::Holding holding;
     std::unique_ptr<JobMemory> memory;
-    std::unique_ptr<ckpt::HostTarget> target;
+    std::unique_ptr<ckpt::LoadTarget> target;
     std::unique_ptr<ckpt::OwnerSession> session;
   };
 
