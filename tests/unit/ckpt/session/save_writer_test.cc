@@ -25,6 +25,8 @@ thread_local int64_t allocations = 0;
 
 }  // namespace
 
+// The sanitizers bring operators of their own; nothing is counted under them.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 // Never inlined: g++ would take the pair apart and warn.
 [[gnu::noinline]] void* operator new(size_t size) {
   if (counting) ++allocations;
@@ -42,6 +44,7 @@ thread_local int64_t allocations = 0;
 [[gnu::noinline]] void operator delete(void* memory, size_t) noexcept {
   std::free(memory);
 }
+#endif
 
 namespace holdfast::ckpt {
 namespace {
