@@ -101,8 +101,9 @@ struct LoadRequest {
 
   // Says whether this job can continue from a checkpoint with these attributes:
   // OK, or the status that ClaimAndLoad shall return on every rank
-  // (kFailedPrecondition and what differs). Called in the checkpoint thread
-  // while the caller of ClaimAndLoad waits. Null: anything goes.
+  // (kFailedPrecondition and what differs). Not asked where only weights are
+  // taken. Called in the checkpoint thread while the caller of ClaimAndLoad
+  // waits. Null: anything goes.
   std::function<absl::Status(const std::map<std::string, std::string>&)>
       validate;
 

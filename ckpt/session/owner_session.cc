@@ -129,7 +129,8 @@ absl::Status OwnerSession::State::Agree(const Manifest& manifest,
   const absl::Status match = MatchItems(
       manifest, items, subset ? ItemMatch::kSubset : ItemMatch::kExact);
   if (!match.ok()) return match;
-  if (source == ChoiceMessage::Source::kRun && options.validate) {
+  // Weights alone may come from any run.
+  if (!subset && options.validate) {
     return options.validate(manifest.attributes);
   }
   return absl::OkStatus();

@@ -70,8 +70,8 @@ struct OwnerOptions {
   std::string committed_proof;
 
   // Can this job continue from a checkpoint with these attributes? Asked on
-  // rank 0 before anything is touched and on every rank before the load. Null:
-  // yes.
+  // rank 0 before anything is touched and on every rank before the load, but
+  // not where only weights are taken. Null: yes.
   std::function<absl::Status(const std::map<std::string, std::string>&)>
       validate;
 
