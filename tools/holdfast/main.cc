@@ -126,6 +126,19 @@ Command AddTrain(CLI::App& app) {
           "--resume", options->resume,
           "auto (the default): the newest whole checkpoint, or a fresh "
           "start; never; required; or a step to go back to")
+      ->check(CLI::Validator(
+          [](const std::string& how) -> std::string {
+            const bool is_step =
+                !how.empty() && how.size() < 19 &&
+                how.find_first_not_of("0123456789") == std::string::npos;
+            if (is_step || how == "auto" || how == "never" ||
+                how == "required") {
+              return "";
+            }
+            return "expected auto, never, required or a step, found '" + how +
+                   "'";
+          },
+          ""))
       ->type_name("HOW");
   parser
       ->add_option("--init-from", options->init_from,
