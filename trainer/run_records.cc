@@ -68,27 +68,49 @@ absl::Status ReplaceFile(const std::string& path, std::string_view text) {
   const int fd =
       ::open(temporary.c_str(), O_CREAT | O_WRONLY | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0) return ErrnoStatus("creating", temporary);
-  const absl::Status written = WriteAll(fd, temporary, text);
-  if (::close(fd) != 0 && written.ok()) {
-    return ErrnoStatus("closing", temporary);
+  absl::Status status = WriteAll(fd, temporary, text);
+  if (::close(fd) != 0 && status.ok()) {
+    status = ErrnoStatus("closing", temporary);
   }
-  HF_RETURN_IF_ERROR(written);
-  if (::rename(temporary.c_str(), path.c_str()) != 0) {
-    return ErrnoStatus("renaming into place", path);
+  if (status.ok() && ::rename(temporary.c_str(), path.c_str()) != 0) {
+    status = ErrnoStatus("renaming into place", path);
   }
-  return absl::OkStatus();
+  if (!status.ok()) ::unlink(temporary.c_str());
+  return status;
 }
 
-// Who wrote status.json; 0 when nobody has or it cannot be told.
-uint32_t StatusIncarnation(const std::string& run_dir) {
-  std::ifstream file(run_dir + "/status.json");
-  const Json json = Json::parse(file, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return 0;
-  const auto found = json.find("incarnation");
-  return found != json.end() && found->is_number_unsigned()
-             ? found->get<uint32_t>()
-             : 0;
-}
+// A file that grows by whole lines. What a crash or a full disk has torn is
+// ended before the next line, which would be lost with it.
+class LineFile {
+ public:
+  LineFile() = default;
+  LineFile(const LineFile&) = delete;
+  LineFile& operator=(const LineFile&) = delete;
+  ~LineFile() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+
+  absl::Status Open(const std::string& path) {
+    path_ = path;
+    fd_ = ::open(path.c_str(), O_CREAT | O_RDWR | O_APPEND | O_CLOEXEC, 0644);
+    if (fd_ < 0) return ErrnoStatus("opening", path);
+    const off_t size = ::lseek(fd_, 0, SEEK_END);
+    char last = '\n';
+    torn_ = size > 0 && ::pread(fd_, &last, 1, size - 1) == 1 && last != '\n';
+    return absl::OkStatus();
+  }
+  absl::Status Append(const std::string& line) {
+    const absl::Status status =
+        WriteAll(fd_, path_, torn_ ? "\n" + line + "\n" : line + "\n");
+    torn_ = !status.ok();
+    return status;
+  }
+
+ private:
+  std::string path_;
+  int fd_ = -1;
+  bool torn_ = false;
+};
 
 Json ToJson(const JournalValue& value) {
   switch (value.kind) {
@@ -198,13 +220,8 @@ absl::Status ForEachLine(const std::string& path, int* skipped, Use use) {
 struct RunRecords::Data {
   std::string run_dir;
   uint32_t incarnation = 0;
-  int metrics_fd = -1;
-  int journal_fd = -1;
-
-  ~Data() {
-    if (metrics_fd >= 0) ::close(metrics_fd);
-    if (journal_fd >= 0) ::close(journal_fd);
-  }
+  LineFile metrics;
+  LineFile journal;
 };
 
 RunRecords::RunRecords(std::unique_ptr<Data> data) : data_(std::move(data)) {}
@@ -216,24 +233,13 @@ absl::StatusOr<std::unique_ptr<RunRecords>> RunRecords::Open(
   data->run_dir = run_dir;
   data->incarnation = incarnation;
   HF_RETURN_IF_ERROR(MakeIncarnationDirs(run_dir, incarnation));
-  const auto open_append = [](const std::string& path) {
-    return ::open(path.c_str(), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC,
-                  0644);
-  };
-  data->metrics_fd = open_append(run_dir + "/metrics.jsonl");
-  if (data->metrics_fd < 0) {
-    return ErrnoStatus("opening", run_dir + "/metrics.jsonl");
-  }
-  data->journal_fd = open_append(run_dir + "/journal.jsonl");
-  if (data->journal_fd < 0) {
-    return ErrnoStatus("opening", run_dir + "/journal.jsonl");
-  }
+  HF_RETURN_IF_ERROR(data->metrics.Open(run_dir + "/metrics.jsonl"));
+  HF_RETURN_IF_ERROR(data->journal.Open(run_dir + "/journal.jsonl"));
   return std::unique_ptr<RunRecords>(new RunRecords(std::move(data)));
 }
 
 absl::Status RunRecords::WriteMetrics(const MetricsLine& line) {
-  return WriteAll(data_->metrics_fd, data_->run_dir + "/metrics.jsonl",
-                  ToJson(line).dump() + "\n");
+  return data_->metrics.Append(ToJson(line).dump());
 }
 
 absl::Status RunRecords::WriteJournal(
@@ -243,8 +249,7 @@ absl::Status RunRecords::WriteJournal(
   json["event"] = event;
   json["incarnation"] = data_->incarnation;
   for (const auto& [key, value] : facts) json[key] = ToJson(value);
-  return WriteAll(data_->journal_fd, data_->run_dir + "/journal.jsonl",
-                  json.dump() + "\n");
+  return data_->journal.Append(json.dump());
 }
 
 absl::Status RunRecords::WriteStatus(const std::string& state, int64_t step,
@@ -288,7 +293,20 @@ absl::Status WriteStatusFile(const std::string& run_dir,
                              const std::string& state, int64_t step,
                              uint32_t incarnation, std::optional<int> exit_code,
                              const std::string& message) {
-  if (StatusIncarnation(run_dir) > incarnation) return absl::OkStatus();
+  const std::string path = run_dir + "/status.json";
+  std::ifstream file(path);
+  const Json before = Json::parse(file, nullptr, /*allow_exceptions=*/false);
+  const auto has = [&before](const char* key, auto unknown) {
+    if (!before.is_object()) return unknown;
+    const auto found = before.find(key);
+    return found != before.end() && found->is_number_integer()
+               ? found->get<decltype(unknown)>()
+               : unknown;
+  };
+  const uint32_t writer = has("incarnation", kUnknownIncarnation);
+  if (incarnation == kUnknownIncarnation) incarnation = writer;
+  if (writer > incarnation) return absl::OkStatus();
+  if (step == kUnknownStep) step = has("step", kUnknownStep);
   Json json;
   json["state"] = state;
   json["step"] = step;
@@ -296,7 +314,7 @@ absl::Status WriteStatusFile(const std::string& run_dir,
   if (exit_code.has_value()) json["exit_code"] = *exit_code;
   json["message"] = message;
   json["time"] = NowSeconds();
-  return ReplaceFile(run_dir + "/status.json", json.dump(2) + "\n");
+  return ReplaceFile(path, json.dump(2) + "\n");
 }
 
 absl::StatusOr<std::vector<MetricsLine>> ReadAllMetrics(

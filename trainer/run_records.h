@@ -111,7 +111,10 @@ absl::Status MakeIncarnationDirs(const std::string& run_dir,
 
 // For a rank other than 0 that fails, and for launchers: replaces status.json,
 // unless a newer incarnation wrote it. A process that outlived the loss of its
-// node must not have the last word about a run that went on elsewhere.
+// node must not have the last word about a run that went on elsewhere. What is
+// not known stays as the file has it.
+inline constexpr int64_t kUnknownStep = -1;
+inline constexpr uint32_t kUnknownIncarnation = 0;
 absl::Status WriteStatusFile(const std::string& run_dir,
                              const std::string& state, int64_t step,
                              uint32_t incarnation, std::optional<int> exit_code,

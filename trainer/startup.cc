@@ -17,6 +17,7 @@
 #include "ckpt/base/log.h"
 #include "ckpt/base/status_macros.h"
 #include "kernels/bf16.h"
+#include "trainer/fault/signals.h"
 #include "trainer/fingerprint.h"
 #include "trainer/matmul_speed.h"
 #include "trainer/parallel/job.h"
@@ -200,6 +201,26 @@ absl::Status OpenCheckpointer(TrainRun& run, TrainEnv& env) {
   return absl::OkStatus();
 }
 
+// Why this run is known to have saved before, though no checkpoint of it may be
+// there any more; "" when nothing says so. A journal that cannot be read says
+// nothing.
+std::string CommittedProof(const std::string& run_dir) {
+  const auto events = ReadJournal(run_dir);
+  if (!events.ok()) return "";
+  for (auto event = events->rbegin(); event != events->rend(); ++event) {
+    if (event->event != "save") continue;
+    const auto outcome = event->facts.find("outcome");
+    const auto step = event->facts.find("step");
+    if (outcome == event->facts.end() || step == event->facts.end() ||
+        outcome->second.text != "committed") {
+      continue;
+    }
+    return absl::StrFormat("journal.jsonl says that step %d was saved",
+                           step->second.integer);
+  }
+  return "";
+}
+
 absl::StatusOr<ckpt::LoadRequest> MakeLoadRequest(
     const TrainRun& run, const std::string& data_fingerprint,
     const std::string& numerics_fingerprint) {
@@ -220,8 +241,6 @@ absl::StatusOr<ckpt::LoadRequest> MakeLoadRequest(
   }
   request.init_from = run.options.init_from;
   request.init_weights_only = run.options.init_weights_only;
-  // Weights alone may come from any run whose tensors fit.
-  if (request.init_weights_only) return request;
   const Config config = run.config;
   std::vector<std::string> accepted;
   for (const std::string& name : run.options.accept_change) {
@@ -351,12 +370,20 @@ void SayWhatRuns(const TrainRun& run) {
 
 absl::Status Agree(Collectives& world, const absl::Status& mine,
                    const std::string& phase) {
-  int64_t failed = mine.ok() ? 0 : 1 + world.rank();
+  // Rank and code in one number: the largest is the same for all.
+  constexpr int64_t kCodes = 64;
+  int64_t failed =
+      mine.ok() ? 0
+                : kCodes * (1 + world.rank()) + static_cast<int>(mine.code());
   HF_RETURN_IF_ERROR(world.AllReduceMax({&failed, 1}));
   if (!mine.ok()) return mine;
   if (failed == 0) return absl::OkStatus();
-  return absl::AbortedError(absl::StrFormat(
-      "%s failed on rank %d, whose log has the reason", phase, failed - 1));
+  // With the code of the rank that failed: whichever process is looked at, the
+  // job's exit code is the same.
+  return absl::Status(
+      static_cast<absl::StatusCode>(failed % kCodes),
+      absl::StrFormat("%s failed on rank %d, whose log has the reason", phase,
+                      failed / kCodes - 1));
 }
 
 void FenceGate::BeforeUpdate(int64_t first, int64_t count) {
@@ -419,8 +446,15 @@ absl::StatusOr<std::unique_ptr<TrainRun>> StartRun(const TrainOptions& options,
   HF_RETURN_IF_ERROR(
       Agree(world, OpenCheckpointer(*run, env), "opening the run directory"));
 
-  HF_ASSIGN_OR_RETURN(const ckpt::LoadRequest request,
+  int64_t leave = RequestedAction() == SignalAction::kSaveAndLeave;
+  HF_RETURN_IF_ERROR(world.AllReduceMax(std::span<int64_t>(&leave, 1)));
+  if (leave != 0) {
+    run->asked_to_leave = true;
+    return run;
+  }
+  HF_ASSIGN_OR_RETURN(ckpt::LoadRequest request,
                       MakeLoadRequest(*run, data, numerics));
+  if (is_root) request.committed_proof = CommittedProof(options.run_dir);
   HF_ASSIGN_OR_RETURN(run->load, run->checkpointer->ClaimAndLoad(request));
   if (env.on_claimed) env.on_claimed(run->load.incarnation);
   HF_RETURN_IF_ERROR(SetState(*run, data, numerics));

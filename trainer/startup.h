@@ -32,6 +32,8 @@ namespace holdfast::trainer {
 // A run that is ready for its first step. Members are destroyed last to first.
 struct TrainRun {
   TrainOptions options;
+  // A signal came before the run was taken: nothing below is to be used.
+  bool asked_to_leave = false;
   Config config;
   ckpt::Mesh mesh;
   MeshCollectives collectives;
@@ -51,11 +53,12 @@ struct TrainRun {
 };
 
 // Collective. The error is this rank's own where it failed, else says on which
-// phase another rank did.
+// phase another rank did. Its code is the same on all ranks.
 absl::StatusOr<std::unique_ptr<TrainRun>> StartRun(const TrainOptions& options,
                                                    TrainEnv& env);
 
-// OK when `mine` is OK on every rank. Collective; `phase` names what was done.
+// OK when `mine` is OK on every rank; else `mine`, or the code of a rank that
+// failed. Collective; `phase` names what was done.
 absl::Status Agree(Collectives& world, const absl::Status& mine,
                    const std::string& phase);
 

@@ -16,12 +16,14 @@
 
 #include <bit>
 #include <cmath>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "ckpt/base/hash.h"
 #include "ckpt/base/log.h"
 #include "ckpt/base/status_macros.h"
 #include "trainer/fault/exit_codes.h"
@@ -36,11 +38,14 @@ namespace {
 
 using Outcome = ckpt::SaveReport::Outcome;
 
+constexpr char kStartAgain[] = "start again with the same command to go on";
+
 // What all ranks know after AgreeOnNext: the largest value that any rank put
 // in.
 struct Agreement {
   bool leave = false;           // SIGTERM or SIGINT somewhere
-  bool save = false;            // SIGUSR1 somewhere, or rank 0 says it is due
+  bool save_asked = false;      // SIGUSR1 somewhere
+  bool save_due = false;        // rank 0 says so
   bool save_in_flight = false;  // somewhere
   int64_t failed_in_a_row = 0;
   int64_t peak_bytes = 0;
@@ -65,17 +70,19 @@ class Loop {
   absl::Status RunOneStep(MetricsLine& line);
   // Adds to `line` when an evaluation is due; leaves early when asked to leave.
   absl::Status Evaluate(MetricsLine& line);
-  absl::Status Report(const MetricsLine& line);
+  void Report(const MetricsLine& line);
   // Exit code and message of a run that may not go on, if it may not.
   absl::Status RefuseToGoOn(const Agreement& agreement) const;
   absl::StatusOr<Agreement> AgreeOnNext(bool save_due);
   absl::Status BeginSave();
   // Reports a save that has ended, if one has.
-  absl::Status CollectSave(std::optional<ckpt::SaveReport> report);
+  void CollectSave(std::optional<ckpt::SaveReport> report);
   // Saves the present step unless that is done already, and waits for it.
   absl::Status SaveAndWait(const char* why);
-  absl::Status Journal(const std::string& event,
-                       std::map<std::string, JournalValue> facts);
+  void Journal(const std::string& event,
+               std::map<std::string, JournalValue> facts);
+  // Records decide nothing: a full disk costs lines, not the run.
+  void Recorded(const absl::Status& status);
   // Planned and measured memory, once. Collective.
   absl::Status ReportMemoryOnce();
   std::string SaveText(const ckpt::SaveReport& report) const;
@@ -93,13 +100,25 @@ class Loop {
   int64_t save_begun_step_ = -1;
   bool beside_save_ = false;  // a save was in flight during the last step
   bool memory_reported_ = false;
+  bool records_work_ = true;
   int64_t steps_made_ = 0;
 };
 
-absl::Status Loop::Journal(const std::string& event,
-                           std::map<std::string, JournalValue> facts) {
-  if (!is_root_) return absl::OkStatus();
-  return run_.records->WriteJournal(event, std::move(facts));
+void Loop::Recorded(const absl::Status& status) {
+  if (status.ok() == records_work_) return;
+  records_work_ = status.ok();
+  if (status.ok()) {
+    HF_LOG_WARNING("step %d: the run's records can be written again",
+                   run_.state.step);
+  } else {
+    HF_LOG_WARNING("step %d: %s; training goes on, its records have a gap",
+                   run_.state.step, std::string(status.message()));
+  }
+}
+
+void Loop::Journal(const std::string& event,
+                   std::map<std::string, JournalValue> facts) {
+  if (is_root_) Recorded(run_.records->WriteJournal(event, std::move(facts)));
 }
 
 absl::StatusOr<Agreement> Loop::AgreeOnNext(bool save_due) {
@@ -114,10 +133,10 @@ absl::StatusOr<Agreement> Loop::AgreeOnNext(bool save_due) {
   };
   HF_RETURN_IF_ERROR(world_.AllReduceMax(std::span<int64_t>(values)));
   const auto agreed = static_cast<SignalAction>(values[0]);
-  if (agreed == SignalAction::kSave) ClearSaveRequest();
   Agreement agreement;
   agreement.leave = agreed == SignalAction::kSaveAndLeave;
-  agreement.save = agreed == SignalAction::kSave || values[1] != 0;
+  agreement.save_asked = agreed == SignalAction::kSave;
+  agreement.save_due = values[1] != 0;
   agreement.save_in_flight = values[2] != 0;
   agreement.failed_in_a_row = values[3];
   agreement.peak_bytes = values[4];
@@ -135,8 +154,8 @@ std::string Loop::SaveText(const ckpt::SaveReport& report) const {
   return text;
 }
 
-absl::Status Loop::CollectSave(std::optional<ckpt::SaveReport> report) {
-  if (!report.has_value()) return absl::OkStatus();
+void Loop::CollectSave(std::optional<ckpt::SaveReport> report) {
+  if (!report.has_value()) return;
   const std::string name = ckpt::ToString(report->id);
   if (report->outcome == Outcome::kCommitted) {
     if (is_root_) {
@@ -166,19 +185,18 @@ absl::Status Loop::CollectSave(std::optional<ckpt::SaveReport> report) {
     }
     return "unknown";
   }();
-  return Journal("save",
-                 {{"step", report->step},
-                  {"checkpoint", name},
-                  {"outcome", outcome},
-                  {"status", std::string(report->status.message())},
-                  {"bytes_total", static_cast<int64_t>(report->bytes_total)},
-                  {"seconds", report->seconds},
-                  {"bytes_per_s", report->bytes_per_s},
-                  {"raw_share", report->raw_share},
-                  {"bytes_copied", static_cast<int64_t>(report->bytes_copied)},
-                  {"fence_wait_ms", report->fence_wait_ms},
-                  {"fence_copy_ms", report->fence_copy_ms},
-                  {"thread_cpu_seconds", report->thread_cpu_seconds}});
+  Journal("save", {{"step", report->step},
+                   {"checkpoint", name},
+                   {"outcome", outcome},
+                   {"status", std::string(report->status.message())},
+                   {"bytes_total", static_cast<int64_t>(report->bytes_total)},
+                   {"seconds", report->seconds},
+                   {"bytes_per_s", report->bytes_per_s},
+                   {"raw_share", report->raw_share},
+                   {"bytes_copied", static_cast<int64_t>(report->bytes_copied)},
+                   {"fence_wait_ms", report->fence_wait_ms},
+                   {"fence_copy_ms", report->fence_copy_ms},
+                   {"thread_cpu_seconds", report->thread_cpu_seconds}});
 }
 
 absl::Status Loop::BeginSave() {
@@ -202,7 +220,7 @@ absl::Status Loop::SaveAndWait(const char* why) {
       3 * absl::Milliseconds(run_.config.checkpoint.vote_timeout_ms) +
       absl::Minutes(10);
   for (int tries = 0; tries < 2; ++tries) {
-    HF_RETURN_IF_ERROR(CollectSave(run_.checkpointer->WaitForSave(patience)));
+    CollectSave(run_.checkpointer->WaitForSave(patience));
     // All ranks must begin the same save or none: durable is what all say.
     int64_t durable_step = -run_.checkpointer->counters().last_durable_step;
     HF_RETURN_IF_ERROR(world_.AllReduceMax({&durable_step, 1}));
@@ -265,8 +283,9 @@ absl::Status Loop::ReportMemoryOnce() {
       values[1] / 1e6, values[0] / 1e6,
       100.0 * static_cast<double>(values[0] - values[1]) /
           static_cast<double>(values[1]));
-  return Journal("memory",
-                 {{"planned_bytes", values[1]}, {"measured_bytes", values[0]}});
+  Journal("memory",
+          {{"planned_bytes", values[1]}, {"measured_bytes", values[0]}});
+  return absl::OkStatus();
 }
 
 absl::Status Loop::RunOneStep(MetricsLine& line) {
@@ -297,8 +316,7 @@ absl::Status Loop::RunOneStep(MetricsLine& line) {
   const std::optional<double> stall = stall_.StepDone(step_ms, beside_save_);
   beside_save_ = run_.checkpointer->save_in_flight();
   if (stall.has_value()) {
-    HF_RETURN_IF_ERROR(Journal(
-        "save_stall", {{"step", save_begun_step_}, {"stall_ms", *stall}}));
+    Journal("save_stall", {{"step", save_begun_step_}, {"stall_ms", *stall}});
   }
   if (!is_root_) return absl::OkStatus();
 
@@ -328,8 +346,8 @@ absl::Status Loop::RunOneStep(MetricsLine& line) {
   return absl::OkStatus();
 }
 
-absl::Status Loop::Report(const MetricsLine& line) {
-  if (!is_root_) return absl::OkStatus();
+void Loop::Report(const MetricsLine& line) {
+  if (!is_root_) return;
   const TrainConfig& train = run_.config.train;
   if (line.step % train.log_interval == 0 || line.step == train.steps ||
       line.eval_loss.has_value() || line.skipped) {
@@ -347,8 +365,10 @@ absl::Status Loop::Report(const MetricsLine& line) {
                               static_cast<int64_t>(left_s + 0.5))));
     HF_LOG_INFO("%s", text);
   }
-  HF_RETURN_IF_ERROR(run_.records->WriteMetrics(line));
-  return run_.records->WriteStatus("running", line.step, std::nullopt, "");
+  absl::Status recorded = run_.records->WriteMetrics(line);
+  recorded.Update(
+      run_.records->WriteStatus("running", line.step, std::nullopt, ""));
+  Recorded(recorded);
 }
 
 absl::Status Loop::RefuseToGoOn(const Agreement& agreement) const {
@@ -381,9 +401,11 @@ absl::StatusOr<TrainOutcome> Loop::Run() {
         HF_RETURN_IF_ERROR(SaveAndWait("asked to leave by a signal"));
       }
       outcome.exit_code = kExitSavedRestart;
-      outcome.message = absl::StrFormat(
-          "step %d is saved; start again with the same command to go on",
-          run_.state.step);
+      outcome.message =
+          run_.state.step > 0
+              ? absl::StrFormat("step %d is saved; %s", run_.state.step,
+                                kStartAgain)
+              : absl::StrFormat("no step was made yet; %s", kStartAgain);
       return outcome;
     }
     if (run_.state.step >= run_.config.train.steps) {
@@ -394,28 +416,54 @@ absl::StatusOr<TrainOutcome> Loop::Run() {
       return outcome;
     }
     HF_RETURN_IF_ERROR(RefuseToGoOn(next));
-    if (next.save && !next.save_in_flight) {
+    if ((next.save_asked || next.save_due) && !next.save_in_flight) {
       HF_RETURN_IF_ERROR(BeginSave());
-    } else if (next.save) {
+      if (next.save_asked) ClearSaveRequest();
+    } else if (next.save_due) {
+      // What a signal asked for is not skipped: the request stands until the
+      // save in flight is over.
       if (is_root_) {
         HF_LOG_WARNING(
             "step %d: a save is due while the one of step %d is still being "
             "written; it is skipped",
             run_.state.step, save_begun_step_);
       }
-      HF_RETURN_IF_ERROR(Journal("skip_save", {{"step", run_.state.step}}));
+      Journal("skip_save", {{"step", run_.state.step}});
     }
 
     MetricsLine line;
     HF_RETURN_IF_ERROR(RunOneStep(line));
-    HF_RETURN_IF_ERROR(CollectSave(run_.checkpointer->PollSave()));
+    CollectSave(run_.checkpointer->PollSave());
     HF_RETURN_IF_ERROR(Evaluate(line));
-    HF_RETURN_IF_ERROR(Report(line));
+    Report(line);
     HF_ASSIGN_OR_RETURN(next, AgreeOnNext(policy_.Due(
                                   run_.state.step, env_.clock->Monotonic())));
     peak_bytes_ = next.peak_bytes;
     HF_RETURN_IF_ERROR(ReportMemoryOnce());
   }
+}
+
+// Whether this rank's words about a start that failed are those of rank 0,
+// which then speaks for it: thousands of ranks that read one wrong file say so
+// once. Collective.
+bool RootSaysTheSame(Collectives& world, const std::string& message) {
+  const uint64_t mine = ckpt::Hash64(message);
+  uint64_t roots = mine;
+  const absl::Status heard = world.Broadcast(
+      std::as_writable_bytes(std::span<uint64_t>(&roots, 1)), 0);
+  return heard.ok() && world.rank() != 0 && roots == mine;
+}
+
+// For a start that ended before its records were open. Leaves a directory that
+// is no run's as it is.
+void WriteStatusOfRefused(const std::string& run_dir,
+                          const TrainOutcome& outcome) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(run_dir + "/incarnations", error)) return;
+  WriteStatusFile(
+      run_dir, outcome.exit_code == kExitSavedRestart ? "stopped" : "failed",
+      kUnknownStep, kUnknownIncarnation, outcome.exit_code, outcome.message)
+      .IgnoreError();
 }
 
 }  // namespace
@@ -427,6 +475,15 @@ TrainOutcome Train(const TrainOptions& options, TrainEnv env) {
   if (!run.ok()) {
     outcome.exit_code = ExitCodeOf(run.status());
     outcome.message = std::string(run.status().message());
+    outcome.said_by_rank_0 = RootSaysTheSame(*env.world, outcome.message);
+    if (is_root) WriteStatusOfRefused(options.run_dir, outcome);
+    return outcome;
+  }
+  if ((*run)->asked_to_leave) {
+    outcome.exit_code = kExitSavedRestart;
+    outcome.message = absl::StrFormat(
+        "asked to leave before the run was taken; %s", kStartAgain);
+    if (is_root) WriteStatusOfRefused(options.run_dir, outcome);
     return outcome;
   }
   absl::Status status;

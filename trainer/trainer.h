@@ -60,8 +60,9 @@ struct TrainOutcome {
   // finalize.
   bool peers_may_wait = false;
   std::string message;
-  int64_t step = 0;          // the last finished step
-  uint32_t incarnation = 0;  // 0: the run was not claimed
+  bool said_by_rank_0 = false;  // in the same words: no need to repeat them
+  int64_t step = 0;             // the last finished step
+  uint32_t incarnation = 0;     // 0: the run was not claimed
 };
 
 // Runs to the last step, to a signal, or to an error. Never throws, never

@@ -34,6 +34,7 @@ void SayOutcome(const trainer::TrainOutcome& outcome, int rank) {
     if (rank == 0) HF_LOG_INFO("%s", outcome.message);
     return;
   }
+  if (outcome.said_by_rank_0) return;
   HF_LOG_ERROR("rank %d ends with exit code %d: %s", rank, outcome.exit_code,
                outcome.message);
 }
@@ -45,8 +46,8 @@ void LeaveReport(const std::string& run_dir, uint32_t incarnation,
   trainer::WriteFailureReport(trainer::IncarnationDir(run_dir, incarnation),
                               report)
       .IgnoreError();
-  trainer::WriteStatusFile(run_dir, "failed", -1, incarnation, report.exit_code,
-                           report.message)
+  trainer::WriteStatusFile(run_dir, "failed", trainer::kUnknownStep,
+                           incarnation, report.exit_code, report.message)
       .IgnoreError();
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string>
 
 #include "gtest/gtest.h"
@@ -123,6 +124,39 @@ TEST_F(RunRecordsTest, AnOwnerThatLostTheRunDoesNotReplaceItsStatus) {
   std::ofstream(run_ + "/status.json") << "{\"incarnation\": 9";
   EXPECT_TRUE(WriteStatusFile(run_, "running", 10, 3, std::nullopt, "").ok());
   EXPECT_NE(status().find("running"), std::string::npos);
+}
+
+TEST_F(RunRecordsTest, ATornLineIsNotJoinedByTheNextOne) {
+  {
+    auto records = RunRecords::Open(run_, 1);
+    ASSERT_TRUE(records.ok()) << records.status();
+    ASSERT_TRUE((*records)->WriteMetrics(Line(1, 1, 2.0)).ok());
+    ASSERT_TRUE((*records)->WriteMetrics(Line(2, 1, 2.0)).ok());
+  }
+  const std::string path = run_ + "/metrics.jsonl";
+  std::filesystem::resize_file(path, std::filesystem::file_size(path) - 20);
+  auto records = RunRecords::Open(run_, 2);
+  ASSERT_TRUE(records.ok()) << records.status();
+  ASSERT_TRUE((*records)->WriteMetrics(Line(2, 2, 3.0)).ok());
+  int skipped = 0;
+  const auto steps = ReadMetrics(run_, &skipped);
+  ASSERT_TRUE(steps.ok()) << steps.status();
+  ASSERT_EQ(steps->size(), 2u);
+  EXPECT_EQ((*steps)[1].incarnation, 2u);
+  EXPECT_EQ(skipped, 1);
+}
+
+TEST_F(RunRecordsTest, AStatusKeepsTheStepThatItsWriterDoesNotKnow) {
+  std::filesystem::create_directories(run_);
+  ASSERT_TRUE(WriteStatusFile(run_, "running", 40, 3, {}, "").ok());
+  ASSERT_TRUE(WriteStatusFile(run_, "failed", kUnknownStep, kUnknownIncarnation,
+                              76, "no progress")
+                  .ok());
+  std::ifstream file(run_ + "/status.json");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_NE(text.find("\"step\": 40"), std::string::npos) << text;
+  EXPECT_NE(text.find("\"incarnation\": 3"), std::string::npos) << text;
+  EXPECT_NE(text.find("\"exit_code\": 76"), std::string::npos) << text;
 }
 
 TEST_F(RunRecordsTest, AnUnwritableDirectoryIsNamed) {
