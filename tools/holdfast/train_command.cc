@@ -35,8 +35,8 @@ void SayOutcome(const trainer::TrainOutcome& outcome, int rank) {
     return;
   }
   if (outcome.said_by_rank_0) return;
-  HF_LOG_ERROR("rank %d ends with exit code %d: %s", rank, outcome.exit_code,
-               outcome.message);
+  // The log puts "rank N: " before what other ranks say.
+  HF_LOG_ERROR("exit code %d: %s", outcome.exit_code, outcome.message);
 }
 
 // What the launcher reads to name the rank that failed first. In the watch

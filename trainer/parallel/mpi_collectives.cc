@@ -29,6 +29,10 @@ constexpr size_t kPieceBytes = size_t{1} << 30;
 // not be disturbed by ranks that wait, and a rank that shares its core with its
 // partner must let it run at once.
 constexpr int kYields = 200;
+// A large message moves only while somebody tests it: sleeping between its
+// pieces would be most of the time.
+constexpr size_t kLargeBytes = size_t{64} << 10;
+constexpr int kYieldsLarge = 50'000;
 constexpr useconds_t kSleepFirstUs = 20;
 constexpr useconds_t kSleepMaxUs = 200;
 
@@ -194,6 +198,7 @@ class MpiCollectives final : public MessageCollectives {
 
   absl::Status FinishPiece(const Slot& slot, MPI_Request* piece,
                            size_t* received) {
+    const int yields = slot.bytes >= kLargeBytes ? kYieldsLarge : kYields;
     useconds_t sleep_us = kSleepFirstUs;
     for (int tries = 0;; ++tries) {
       int done = 0;
@@ -214,7 +219,7 @@ class MpiCollectives final : public MessageCollectives {
       if (tries == 0 && heartbeat() != nullptr) {
         heartbeat()->SetWaitingFor(world_ranks_[slot.peer]);
       }
-      if (tries < kYields) {
+      if (tries < yields) {
         sched_yield();
       } else {
         usleep(sleep_us);
