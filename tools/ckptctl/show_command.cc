@@ -39,12 +39,13 @@ void PrintText(const Opened& opened, bool hash) {
       {"written", absl::FormatTime("%Y-%m-%d %H:%M:%S UTC",
                                    absl::FromUnixMillis(manifest.time_unix_ms),
                                    absl::UTCTimeZone())},
-      {"layout",
-       absl::StrFormat("%s, %d ranks", manifest.layout, manifest.world)},
+      {"layout", absl::StrFormat("%s, %d %s", manifest.layout, manifest.world,
+                                 manifest.world == 1 ? "rank" : "ranks")},
       {"size",
-       absl::StrFormat("%s in %d files",
+       absl::StrFormat("%s in %d %s",
                        BytesText(static_cast<double>(opened.summary.bytes)),
-                       manifest.files.size())}};
+                       manifest.files.size(),
+                       manifest.files.size() == 1 ? "file" : "files")}};
   if (opened.place.entry &&
       opened.place.entry->state != ckpt::EntryState::kCommitted) {
     head.push_back(
