@@ -229,6 +229,12 @@ Task<absl::Status> OwnerSession::State::Follow() {
     const ReportMessage report = co_await Load(&current);
     const std::vector<std::byte> body = Encode(report);
     Send(Rank{0}, kPhaseLoadReport, body);
+    if (late() && !verdict) {
+      co_return absl::DeadlineExceededError(absl::StrFormat(
+          "starting: the load of %s did not end within %s",
+          NameRank(Index(env.group->rank())),
+          absl::FormatDuration(env.clock->Monotonic() - begin)));
+    }
   }
 }
 
