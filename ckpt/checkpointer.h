@@ -67,7 +67,8 @@ struct CheckpointerOptions {
 
   // "auto" (io_uring, else POSIX, said once in the log), "io_uring", "posix".
   std::string storage = "auto";
-  int queue_depth = 64;  // units in flight
+  int queue_depth = 64;   // units in flight
+  bool direct_io = true;  // O_DIRECT where the file system allows it
   // Faults to inject, for drills and tests (ckpt/storage/fault_storage.h); ""
   // for none.
   std::string fault_spec;

@@ -150,6 +150,7 @@ absl::Status CkptThread::OpenStorages() {
   options.queue_depth = options_.queue_depth + SaveHost::kOpsMin;
   if (!options_.fault_spec.empty()) options.fault = options_.fault_spec;
   options.rank = Index(group_->rank());
+  options.direct_io = options_.direct_io;
   HF_ASSIGN_OR_RETURN(storage_, OpenStorage(options));
 
   SessionEnv env;

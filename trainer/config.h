@@ -67,7 +67,6 @@ struct CheckpointConfig {
   int64_t vote_timeout_ms = 60000;
   StorageChoice storage = StorageChoice::kAuto;
   bool direct_io = true;    // O_DIRECT where the file system allows it.
-  int64_t write_kb = 1024;  // KiB of one write.
   int64_t queue_depth = 8;  // Writes in flight on one rank.
   CodecChoice codec = CodecChoice::kNone;
   int64_t failures_max = 3;  // Failed saves in a row that end a run.
@@ -86,7 +85,7 @@ struct NumericsConfig {
 };
 
 struct FaultConfig {
-  int64_t start_timeout_s = 600;  // From start to the first finished step.
+  int64_t start_timeout_s = 600;  // From start to the first step.
   int64_t step_timeout_s = 300;   // One step, evaluation or load.
   int64_t grace_s = 60;           // From SIGTERM until we are killed.
   int64_t nonfinite_max = 3;      // Steps in a row without an update.

@@ -213,10 +213,6 @@ absl::Status CheckShape(const Config& config, int64_t world) {
   HF_RETURN_IF_ERROR(CheckBatch(config, dp));
   HF_RETURN_IF_ERROR(CheckOptim(config.optim));
   HF_RETURN_IF_ERROR(CheckData(config));
-  if (config.checkpoint.write_kb % 64 != 0) {
-    return Bad("checkpoint.write_kb = %d is no multiple of 64",
-               config.checkpoint.write_kb);
-  }
   return absl::OkStatus();
 }
 
@@ -228,6 +224,9 @@ absl::Status CheckBuilt(const Config& config) {
   } unbuilt[] = {
       {config.device == DeviceChoice::kCuda,
        "device = \"cuda\": this build has no GPU kernels; use \"cpu\""},
+      {config.device == DeviceChoice::kFake,
+       "device = \"fake\": the trainer's saves need memory that the host may "
+       "read; use \"cpu\""},
       {parallel.cp != 1,
        "parallel.cp: this build has no context parallelism; use 1"},
       {parallel.ep != 1,

@@ -35,8 +35,7 @@ std::vector<Key> MakeKeys() {
        HF_ENUM(device),
        "",
        {},
-       "where the model lives; fake is a CPU that behaves like a device, for "
-       "tests",
+       "where the model lives; only cpu is built",
        "",
        false,
        {"cpu", "fake", "cuda"}},
@@ -218,11 +217,6 @@ std::vector<Key> MakeKeys() {
        "",
        {},
        "O_DIRECT, where the file system allows it"},
-      {"checkpoint.write_kb",
-       HF_FIELD(checkpoint.write_kb),
-       "KiB",
-       {.low = 64, .high = 65536},
-       "of one write; a multiple of 64"},
       {"checkpoint.queue_depth",
        HF_FIELD(checkpoint.queue_depth),
        "writes",
@@ -262,12 +256,14 @@ std::vector<Key> MakeKeys() {
        "numerics"},
 
       {"fault.start_timeout_s", HF_FIELD(fault.start_timeout_s), "s",
-       UpTo(31536000), "from the start to the end of the first step"},
+       UpTo(31536000), "from the start to the first step, the load included"},
       {"fault.step_timeout_s", HF_FIELD(fault.step_timeout_s), "s",
        UpTo(31536000),
        "of one step or evaluation before the watchdog ends the job"},
       {"fault.grace_s", HF_FIELD(fault.grace_s), "s", UpTo(31536000),
-       "from SIGTERM until the scheduler kills"},
+       "the longest that leaving on SIGTERM waits for a save; what the "
+       "scheduler "
+       "allows before it kills"},
       {"fault.nonfinite_max", HF_FIELD(fault.nonfinite_max), "steps", kOneUp,
        "with a loss or gradient that is no number, in a row, that end the "
        "run"},
