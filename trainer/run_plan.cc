@@ -20,6 +20,15 @@ int64_t StoredBytes(const ckpt::TrainLayout& layout, ckpt::Rank rank) {
   return bytes;
 }
 
+// Microbatches of the DP member that has most of them: the step waits for it.
+int64_t FullestMember(const Config& config) {
+  const int64_t total = config.batch.global_seqs / config.batch.micro_seqs;
+  const int64_t dp = config.parallel.dp;
+  const int64_t units =
+      config.numerics.invariant ? config.numerics.virtual_dp : total;
+  return (units + dp - 1) / dp * (total / units);
+}
+
 }  // namespace
 
 ckpt::Mesh MeshOf(const Config& config) {
@@ -52,8 +61,7 @@ absl::StatusOr<RunPlan> PlanRun(const Config& config) {
   RunPlan plan;
   plan.mesh = MeshOf(config);
   plan.parameters = ParameterCount(config.model);
-  plan.microbatches =
-      config.batch.global_seqs / config.batch.micro_seqs / plan.mesh.dp;
+  plan.microbatches = FullestMember(config);
   plan.tokens_per_step = config.batch.global_seqs * config.model.seq_len;
   plan.flops_per_token = FlopsPerToken(config.model);
   plan.bubble_share = BubbleShare(plan.mesh.pp, plan.microbatches);
@@ -73,9 +81,8 @@ absl::StatusOr<RunPlan> PlanRun(const Config& config) {
     for (const ckpt::LocalTensor& tensor : layout->TensorsOf(0, pp)) {
       stage.parameters += tensor.elements;
     }
-    // Members differ by a block and by the leaves they sum; the first and the
-    // last have the extremes.
-    for (const int dp : {0, plan.mesh.dp - 1}) {
+    // Members differ by a block and by the leaves they sum.
+    for (int dp = 0; dp < plan.mesh.dp; ++dp) {
       const ckpt::Rank rank = ckpt::RankAt(
           plan.mesh, {.tp = 0, .cp = 0, .ep = 0, .dp = dp, .pp = pp});
       HF_ASSIGN_OR_RETURN(const MemoryPlan memory,

@@ -34,7 +34,7 @@ struct StagePlan {
 struct RunPlan {
   ckpt::Mesh mesh;
   int64_t parameters = 0;    // of the model
-  int64_t microbatches = 0;  // a step, of one DP member
+  int64_t microbatches = 0;  // a step, of the DP member that has most
   int64_t tokens_per_step = 0;
   double flops_per_token = 0;
   double bubble_share = 0;
