@@ -37,9 +37,10 @@ std::vector<SegmentComparison> CompareSegments(
     segment.norm_equal += line.grad_norm_bits == expected.grad_norm_bits;
     segment.samples_equal += line.sample_digest == expected.sample_digest;
     if (expected.loss != 0) {
-      segment.loss_gap_max =
-          std::max(segment.loss_gap_max, std::abs(line.loss - expected.loss) /
-                                             std::abs(expected.loss));
+      const double gap =
+          std::abs(line.loss - expected.loss) / std::abs(expected.loss);
+      if (segment.steps == 1) segment.loss_gap_first = gap;
+      segment.loss_gap_max = std::max(segment.loss_gap_max, gap);
     }
   }
   return segments;

@@ -27,7 +27,8 @@ struct SegmentComparison {
   int64_t loss_equal = 0;     // steps with equal loss bits
   int64_t norm_equal = 0;     // ... gradient norm bits
   int64_t samples_equal = 0;  // ... sample digests
-  double loss_gap_max = 0;    // largest relative difference of the loss
+  double loss_gap_first = 0;  // relative difference of the first step's loss
+  double loss_gap_max = 0;    // the largest
 
   bool bits_equal() const {
     return missing == 0 && loss_equal == steps && norm_equal == steps;
