@@ -2,9 +2,11 @@
 
 #include <atomic>
 #include <cstdint>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "ckpt/base/clock.h"
@@ -51,6 +53,33 @@ void LeaveReport(const std::string& run_dir, uint32_t incarnation,
       .IgnoreError();
 }
 
+// As the system has it, for env.json.
+std::string OwnCommandLine() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::vector<std::string> words;
+  for (std::string word; std::getline(file, word, '\0');) {
+    words.push_back(std::move(word));
+  }
+  return ShellCommand(words);
+}
+
+// The plan for this many ranks, from rank 0; its code from all of them.
+int DryRun(const TrainOptions& options, trainer::Job& job,
+           trainer::Heartbeat& heartbeat) {
+  const trainer::Heartbeat::Scope scope(&heartbeat, "planning",
+                                        kFinalizeTimeout);
+  int64_t code = trainer::kExitFinished;
+  if (job.rank() == 0) {
+    code = RunPlan(
+        {.config = options.config, .sets = options.sets, .world = job.size()});
+  }
+  absl::Status status = job.world().AllReduceMax({&code, 1});
+  if (status.ok()) status = job.Finalize();
+  if (status.ok()) return static_cast<int>(code);
+  HF_LOG_ERROR("leaving the job: %s", std::string(status.message()));
+  return trainer::ExitCodeOf(status);
+}
+
 }  // namespace
 
 int RunTrain(const TrainOptions& options) {
@@ -76,13 +105,6 @@ int RunTrain(const TrainOptions& options) {
   ckpt::InitLog(rank == 0 ? ckpt::LogLevel::kInfo : ckpt::LogLevel::kError, "",
                 rank == 0 ? "" : absl::StrFormat("rank %d", rank))
       .IgnoreError();
-  if (options.dry_run) {
-    return rank == 0 ? RunPlan({.config = options.config,
-                                .sets = options.sets,
-                                .world = (*job)->size()})
-                     : trainer::kExitFinished;
-  }
-
   std::atomic<uint32_t> incarnation = 0;
   trainer::WatchdogOptions watch;
   watch.rank = rank;
@@ -94,6 +116,8 @@ int RunTrain(const TrainOptions& options) {
   };
   const trainer::Watchdog watchdog(heartbeat, std::move(watch));
 
+  if (options.dry_run) return DryRun(options, **job, heartbeat);
+
   trainer::TrainEnv env;
   env.world = &(*job)->world();
   env.clock = &ckpt::RealClock();
@@ -103,7 +127,7 @@ int RunTrain(const TrainOptions& options) {
   env.ranks_on_host = (*job)->local_size();
   env.processors_on_host = (*job)->processors();
   env.on_claimed = [&](uint32_t claimed) { incarnation = claimed; };
-  env.command = OwnProgramPath() + " train --config " + options.config;
+  env.command = OwnCommandLine();
   absl::StatusOr<std::unique_ptr<ckpt::Group>> group =
       (*job)->OpenCheckpointGroup();
   if (!group.ok()) {
