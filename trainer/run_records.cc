@@ -112,6 +112,13 @@ class LineFile {
   bool torn_ = false;
 };
 
+// Text from outside, such as a path in a message, need not be UTF-8, of which
+// the library would throw.
+std::string Dump(const Json& json, int indent = -1) {
+  return json.dump(indent, ' ', /*ensure_ascii=*/false,
+                   Json::error_handler_t::replace);
+}
+
 Json ToJson(const JournalValue& value) {
   switch (value.kind) {
     case JournalValue::Kind::kText:
@@ -131,7 +138,7 @@ JournalValue FromJson(const Json& json) {
   if (json.is_number_integer()) return JournalValue(json.get<int64_t>());
   if (json.is_number()) return JournalValue(json.get<double>());
   if (json.is_string()) return JournalValue(json.get<std::string>());
-  return JournalValue(json.dump());
+  return JournalValue(Dump(json));
 }
 
 Json ToJson(const MetricsLine& line) {
@@ -239,7 +246,7 @@ absl::StatusOr<std::unique_ptr<RunRecords>> RunRecords::Open(
 }
 
 absl::Status RunRecords::WriteMetrics(const MetricsLine& line) {
-  return data_->metrics.Append(ToJson(line).dump());
+  return data_->metrics.Append(Dump(ToJson(line)));
 }
 
 absl::Status RunRecords::WriteJournal(
@@ -249,7 +256,7 @@ absl::Status RunRecords::WriteJournal(
   json["event"] = event;
   json["incarnation"] = data_->incarnation;
   for (const auto& [key, value] : facts) json[key] = ToJson(value);
-  return data_->journal.Append(json.dump());
+  return data_->journal.Append(Dump(json));
 }
 
 absl::Status RunRecords::WriteStatus(const std::string& state, int64_t step,
@@ -271,7 +278,7 @@ absl::Status RunRecords::WriteEnvironment(
   for (const auto& [key, value] : facts) json[key] = ToJson(value);
   return ReplaceFile(
       IncarnationDir(data_->run_dir, data_->incarnation) + "/env.json",
-      json.dump(2) + "\n");
+      Dump(json, 2) + "\n");
 }
 
 std::string IncarnationDir(const std::string& run_dir, uint32_t incarnation) {
@@ -314,7 +321,7 @@ absl::Status WriteStatusFile(const std::string& run_dir,
   if (exit_code.has_value()) json["exit_code"] = *exit_code;
   json["message"] = message;
   json["time"] = NowSeconds();
-  return ReplaceFile(path, json.dump(2) + "\n");
+  return ReplaceFile(path, Dump(json, 2) + "\n");
 }
 
 absl::StatusOr<std::vector<MetricsLine>> ReadAllMetrics(

@@ -8,16 +8,17 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
-#include "ckpt/base/hash.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "ckpt/base/log.h"
 #include "ckpt/base/status_macros.h"
 #include "kernels/bf16.h"
-#include "trainer/fault/signals.h"
 #include "trainer/fingerprint.h"
 #include "trainer/matmul_speed.h"
 #include "trainer/parallel/job.h"
@@ -59,17 +60,37 @@ absl::Status OpenData(TrainRun& run, const TrainEnv& env) {
   return absl::OkStatus();
 }
 
-// OK when all ranks pass equal text. Collective.
+// Lines of `mine` that `theirs` lacks, at most three.
+std::string OwnLines(const std::string& mine, const std::string& theirs) {
+  const std::vector<std::string> other = absl::StrSplit(theirs, '\n');
+  std::vector<std::string> own;
+  for (const auto line : absl::StrSplit(mine, '\n')) {
+    if (std::find(other.begin(), other.end(), line) == other.end()) {
+      own.emplace_back(line);
+    }
+  }
+  if (own.size() > 3) {
+    own.resize(3);
+    own.push_back("...");
+  }
+  return absl::StrJoin(own, "; ");
+}
+
+// OK when all ranks pass the text of rank 0. Collective.
 absl::Status AgreeEqual(Collectives& world, const std::string& text,
                         const std::string& what) {
-  const int64_t hash = static_cast<int64_t>(ckpt::Hash64(text));
-  // Equal exactly when the largest and the smallest are: ~x reverses the order.
-  int64_t values[] = {hash, ~hash};
-  HF_RETURN_IF_ERROR(world.AllReduceMax(std::span<int64_t>(values)));
-  if (values[0] == ~values[1]) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrFormat("%s differs between ranks (this is rank %d): %s", what,
-                      world.rank(), text));
+  int64_t size = static_cast<int64_t>(text.size());
+  HF_RETURN_IF_ERROR(world.Broadcast(Bytes(std::span<int64_t>(&size, 1)), 0));
+  std::string first = text;
+  first.resize(static_cast<size_t>(size));
+  HF_RETURN_IF_ERROR(world.Broadcast(Bytes(std::span<char>(first)), 0));
+  absl::Status mine;
+  if (text != first) {
+    mine = absl::FailedPreconditionError(absl::StrFormat(
+        "%s differs between ranks: rank %d has '%s', rank 0 has '%s'", what,
+        world.rank(), OwnLines(text, first), OwnLines(first, text)));
+  }
+  return Agree(world, mine, absl::StrFormat("comparing %s with rank 0", what));
 }
 
 // Threads change the speed only, never a bit.
@@ -116,7 +137,7 @@ int64_t AvailableMemoryBytes() {
   return kib * 1024;
 }
 
-absl::Status MakeRunner(TrainRun& run, TrainEnv& env) {
+StepOptions StepOptionsOf(TrainRun& run, const TrainEnv& env) {
   StepOptions options;
   options.model = run.config.model;
   options.optim = run.config.optim;
@@ -124,26 +145,37 @@ absl::Status MakeRunner(TrainRun& run, TrainEnv& env) {
   options.batch = run.config.batch;
   options.layout = run.layout.get();
   options.mesh = &run.collectives;
-  run.device = kernels::NewCpuDevice();
   options.device = run.device.get();
   options.clock = env.clock;
+  return options;
+}
+
+// Before any rank allocates: what is free is for all ranks of the host.
+absl::Status PlanMemory(TrainRun& run, const TrainEnv& env) {
+  run.device = kernels::NewCpuDevice();
+  const StepOptions options = StepOptionsOf(run, env);
   HF_ASSIGN_OR_RETURN(
       const MemoryPlan plan,
       StepRunner::PlanMemory(options, ckpt::Rank{env.world->rank()}));
   run.memory_planned_bytes = plan.total();
   const int64_t available = AvailableMemoryBytes();
-  if (available > 0 && plan.total() > available) {
+  if (available > 0 && plan.total() > available / env.ranks_on_host) {
     return absl::ResourceExhaustedError(absl::StrFormat(
         "rank %d needs %.2f GB (weights %.2f, gradients %.2f, optimizer %.2f, "
         "partial sums %.2f, activations %.2f, buffers %.2f), %s has %.2f GB "
-        "free; "
-        "use more ranks, a smaller batch.micro_seqs or a smaller model",
+        "free for %d ranks; use more hosts, a smaller batch.micro_seqs or a "
+        "smaller model",
         env.world->rank(), plan.total() / 1e9, plan.weights / 1e9,
         plan.gradients / 1e9, plan.optimizer / 1e9, plan.live_sums / 1e9,
-        plan.activations / 1e9, plan.buffers / 1e9, env.host, available / 1e9));
+        plan.activations / 1e9, plan.buffers / 1e9, env.host, available / 1e9,
+        env.ranks_on_host));
   }
+  return absl::OkStatus();
+}
+
+absl::Status MakeRunner(TrainRun& run, const TrainEnv& env) {
   run.memory_base_bytes = ReadProcessMemory().anonymous_bytes;
-  HF_ASSIGN_OR_RETURN(run.runner, StepRunner::Create(options));
+  HF_ASSIGN_OR_RETURN(run.runner, StepRunner::Create(StepOptionsOf(run, env)));
   return absl::OkStatus();
 }
 
@@ -164,6 +196,9 @@ absl::Status OpenCheckpointer(TrainRun& run, TrainEnv& env) {
   options.arena_bytes = static_cast<uint64_t>(config.arena_mb) << 20;
   options.vote_timeout_ms = config.vote_timeout_ms;
   options.queue_depth = static_cast<int>(config.queue_depth);
+  options.direct_io = config.direct_io;
+  // Before the watchdog, so that the load says who is missing.
+  options.load_timeout_ms = run.config.fault.start_timeout_s * 900;
   switch (config.storage) {
     case StorageChoice::kAuto:
       options.storage = "auto";
@@ -176,7 +211,7 @@ absl::Status OpenCheckpointer(TrainRun& run, TrainEnv& env) {
       break;
   }
   options.fault_spec = run.options.fault_spec;
-  if (env.world->rank() == 0) {
+  if (env.world->rank() == 0 && env.measure_speeds) {
     const absl::StatusOr<double> raw =
         ckpt::MeasureRawWrite(run.options.run_dir);
     if (raw.ok()) {
@@ -201,6 +236,17 @@ absl::Status OpenCheckpointer(TrainRun& run, TrainEnv& env) {
   return absl::OkStatus();
 }
 
+// The step whose save this event says was committed.
+std::optional<int64_t> CommittedStep(const JournalEvent& event) {
+  const auto outcome = event.facts.find("outcome");
+  const auto step = event.facts.find("step");
+  if (event.event != "save" || outcome == event.facts.end() ||
+      step == event.facts.end() || outcome->second.text != "committed") {
+    return std::nullopt;
+  }
+  return step->second.integer;
+}
+
 // Why this run is known to have saved before, though no checkpoint of it may be
 // there any more; "" when nothing says so. A journal that cannot be read says
 // nothing.
@@ -208,15 +254,10 @@ std::string CommittedProof(const std::string& run_dir) {
   const auto events = ReadJournal(run_dir);
   if (!events.ok()) return "";
   for (auto event = events->rbegin(); event != events->rend(); ++event) {
-    if (event->event != "save") continue;
-    const auto outcome = event->facts.find("outcome");
-    const auto step = event->facts.find("step");
-    if (outcome == event->facts.end() || step == event->facts.end() ||
-        outcome->second.text != "committed") {
-      continue;
+    if (const std::optional<int64_t> step = CommittedStep(*event)) {
+      return absl::StrFormat("journal.jsonl says that step %d was saved",
+                             *step);
     }
-    return absl::StrFormat("journal.jsonl says that step %d was saved",
-                           step->second.integer);
   }
   return "";
 }
@@ -306,6 +347,8 @@ absl::Status RefuseWithoutProgress(const TrainRun& run) {
         break;
       }
     }
+    // Lost again since, or gone back behind on purpose.
+    if (CommittedStep(*event).value_or(-1) > run.state.step) break;
     if (event->event != "start") continue;
     const auto step = event->facts.find("step");
     if (step == event->facts.end() || step->second.integer != run.state.step) {
@@ -368,6 +411,15 @@ void SayWhatRuns(const TrainRun& run) {
 
 }  // namespace
 
+TrainRun::~TrainRun() {
+  // After an error messages may still be on the way into the runner's memory:
+  // who could receive them goes first.
+  checkpointer.reset();
+  collectives.tp.reset();
+  collectives.dp.reset();
+  collectives.pp.reset();
+}
+
 absl::Status Agree(Collectives& world, const absl::Status& mine,
                    const std::string& phase) {
   // Rank and code in one number: the largest is the same for all.
@@ -407,7 +459,9 @@ absl::StatusOr<std::unique_ptr<TrainRun>> StartRun(const TrainOptions& options,
   run->options = options;
   Collectives& world = *env.world;
   const bool is_root = world.rank() == 0;
-  const Heartbeat::Scope scope(env.heartbeat, "start-up", absl::Seconds(600));
+  // Until the configuration is known.
+  const Heartbeat::Scope scope(env.heartbeat, "reading the configuration",
+                               absl::Seconds(FaultConfig{}.start_timeout_s));
 
   const auto configure = [&]() -> absl::Status {
     HF_ASSIGN_OR_RETURN(run->config,
@@ -418,6 +472,9 @@ absl::StatusOr<std::unique_ptr<TrainRun>> StartRun(const TrainOptions& options,
     return absl::OkStatus();
   };
   HF_RETURN_IF_ERROR(Agree(world, configure(), "reading the configuration"));
+  const Heartbeat::Scope start_up(
+      env.heartbeat, "start-up",
+      absl::Seconds(run->config.fault.start_timeout_s));
   HF_RETURN_IF_ERROR(Agree(world, OpenData(*run, env), "opening the data"));
 
   // Every rank computes the same thing in the same way, or nobody starts.
@@ -435,29 +492,39 @@ absl::StatusOr<std::unique_ptr<TrainRun>> StartRun(const TrainOptions& options,
   HF_ASSIGN_OR_RETURN(run->collectives, SplitMesh(world, run->mesh));
   // Measured before the state is there, so that its memory is not counted.
   HF_RETURN_IF_ERROR(world.Barrier());
-  const double flops = MeasureMatmulFlops(
-      run->config.numerics.compute,
-      run->config.batch.micro_seqs * run->config.model.seq_len,
-      run->config.model.hidden, run->config.model.ffn / run->mesh.tp);
+  const double flops =
+      env.measure_speeds
+          ? MeasureMatmulFlops(
+                run->config.numerics.compute,
+                run->config.batch.micro_seqs * run->config.model.seq_len,
+                run->config.model.hidden, run->config.model.ffn / run->mesh.tp)
+          : 0;
   int64_t megaflops = static_cast<int64_t>(flops / 1e6);
   HF_RETURN_IF_ERROR(world.AllReduceSum(std::span<int64_t>(&megaflops, 1)));
   run->matmul_flops = static_cast<double>(megaflops) * 1e6;
+  HF_RETURN_IF_ERROR(
+      Agree(world, PlanMemory(*run, env), "planning the memory"));
   HF_RETURN_IF_ERROR(Agree(world, MakeRunner(*run, env), "taking the memory"));
   HF_RETURN_IF_ERROR(
       Agree(world, OpenCheckpointer(*run, env), "opening the run directory"));
 
-  int64_t leave = RequestedAction() == SignalAction::kSaveAndLeave;
+  int64_t leave = env.requested_action() == SignalAction::kSaveAndLeave;
   HF_RETURN_IF_ERROR(world.AllReduceMax(std::span<int64_t>(&leave, 1)));
   if (leave != 0) {
     run->asked_to_leave = true;
     return run;
   }
-  HF_ASSIGN_OR_RETURN(ckpt::LoadRequest request,
-                      MakeLoadRequest(*run, data, numerics));
-  if (is_root) request.committed_proof = CommittedProof(options.run_dir);
-  HF_ASSIGN_OR_RETURN(run->load, run->checkpointer->ClaimAndLoad(request));
+  absl::StatusOr<ckpt::LoadRequest> request =
+      MakeLoadRequest(*run, data, numerics);
+  HF_RETURN_IF_ERROR(Agree(world, request.status(), "reading the options"));
+  if (is_root) request->committed_proof = CommittedProof(options.run_dir);
+  absl::StatusOr<ckpt::LoadReport> load =
+      run->checkpointer->ClaimAndLoad(*request);
+  HF_RETURN_IF_ERROR(Agree(world, load.status(), "taking the run and loading"));
+  run->load = *std::move(load);
   if (env.on_claimed) env.on_claimed(run->load.incarnation);
-  HF_RETURN_IF_ERROR(SetState(*run, data, numerics));
+  HF_RETURN_IF_ERROR(
+      Agree(world, SetState(*run, data, numerics), "setting the state"));
 
   const auto open_records = [&]() -> absl::Status {
     HF_RETURN_IF_ERROR(
@@ -487,6 +554,12 @@ absl::StatusOr<std::unique_ptr<TrainRun>> StartRun(const TrainOptions& options,
                   {"resumed", run->load.loaded},
                   {"layout_from", run->load.layout_from},
                   {"load_seconds", run->load.seconds}}));
+    for (const ckpt::SteppedOver& over : run->load.stepped_over) {
+      HF_RETURN_IF_ERROR(run->records->WriteJournal(
+          "step_back", {{"step", over.id.step},
+                        {"checkpoint", ckpt::ToString(over.id)},
+                        {"reason", over.reason}}));
+    }
     return run->records->WriteStatus("running", run->state.step, std::nullopt,
                                      "");
   };

@@ -31,6 +31,11 @@ namespace holdfast::trainer {
 
 // A run that is ready for its first step. Members are destroyed last to first.
 struct TrainRun {
+  TrainRun() = default;
+  ~TrainRun();
+  TrainRun(const TrainRun&) = delete;
+  TrainRun& operator=(const TrainRun&) = delete;
+
   TrainOptions options;
   // A signal came before the run was taken: nothing below is to be used.
   bool asked_to_leave = false;

@@ -27,7 +27,6 @@
 #include "ckpt/base/log.h"
 #include "ckpt/base/status_macros.h"
 #include "trainer/fault/exit_codes.h"
-#include "trainer/fault/signals.h"
 #include "trainer/model/tensor_table.h"
 #include "trainer/process_memory.h"
 #include "trainer/save_policy.h"
@@ -77,8 +76,9 @@ class Loop {
   absl::Status BeginSave();
   // Reports a save that has ended, if one has.
   void CollectSave(std::optional<ckpt::SaveReport> report);
-  // Saves the present step unless that is done already, and waits for it.
-  absl::Status SaveAndWait(const char* why);
+  // Saves the present step unless that is done already, and waits for it, each
+  // time at most `patience`.
+  absl::Status SaveAndWait(const char* why, absl::Duration patience);
   void Journal(const std::string& event,
                std::map<std::string, JournalValue> facts);
   // Records decide nothing: a full disk costs lines, not the run.
@@ -123,7 +123,7 @@ void Loop::Journal(const std::string& event,
 
 absl::StatusOr<Agreement> Loop::AgreeOnNext(bool save_due) {
   const Heartbeat::Scope scope(env_.heartbeat, "agree on what comes next");
-  const SignalAction action = RequestedAction();
+  const SignalAction action = env_.requested_action();
   int64_t values[] = {
       static_cast<int64_t>(action),
       is_root_ && save_due,
@@ -212,19 +212,28 @@ absl::Status Loop::BeginSave() {
   return absl::OkStatus();
 }
 
-absl::Status Loop::SaveAndWait(const char* why) {
-  const Heartbeat::Scope scope(env_.heartbeat, "wait for a save",
-                               absl::InfiniteDuration());
-  // The sessions hold their own deadlines; this one only bounds their sum.
-  const absl::Duration patience =
-      3 * absl::Milliseconds(run_.config.checkpoint.vote_timeout_ms) +
-      absl::Minutes(10);
+absl::Status Loop::SaveAndWait(const char* why, absl::Duration patience) {
   for (int tries = 0; tries < 2; ++tries) {
+    // A rank that waits here for one that hangs must name it in the end.
+    const Heartbeat::Scope scope(
+        env_.heartbeat, "wait for a save",
+        patience + absl::Seconds(run_.config.fault.step_timeout_s));
     CollectSave(run_.checkpointer->WaitForSave(patience));
-    // All ranks must begin the same save or none: durable is what all say.
-    int64_t durable_step = -run_.checkpointer->counters().last_durable_step;
-    HF_RETURN_IF_ERROR(world_.AllReduceMax({&durable_step, 1}));
-    if (-durable_step == run_.state.step) return absl::OkStatus();
+    // All ranks must begin the same save or none: durable is what all say, and
+    // in flight what any says.
+    int64_t values[] = {-run_.checkpointer->counters().last_durable_step,
+                        run_.checkpointer->save_in_flight()};
+    HF_RETURN_IF_ERROR(world_.AllReduceMax(std::span<int64_t>(values)));
+    if (-values[0] == run_.state.step) return absl::OkStatus();
+    if (values[1] != 0) {
+      return absl::UnavailableError(absl::StrFormat(
+          "step %d could not be saved (%s): a save was not over within %s; the "
+          "newest whole checkpoint is of step %d; if there is more time, raise "
+          "fault.grace_s (%d s)",
+          run_.state.step, why, absl::FormatDuration(patience),
+          run_.checkpointer->counters().last_durable_step,
+          run_.config.fault.grace_s));
+    }
     if (tries == 1) break;
     if (is_root_) HF_LOG_INFO("step %d: saving, %s", run_.state.step, why);
     HF_RETURN_IF_ERROR(BeginSave());
@@ -289,9 +298,6 @@ absl::Status Loop::ReportMemoryOnce() {
 }
 
 absl::Status Loop::RunOneStep(MetricsLine& line) {
-  const Heartbeat::Scope scope(env_.heartbeat,
-                               absl::StrFormat("step %d", run_.state.step + 1),
-                               absl::Seconds(run_.config.fault.step_timeout_s));
   const absl::Duration start = env_.clock->Monotonic();
   const BatchInfo batch = run_.train_data->StartStep(run_.state.data);
   HF_ASSIGN_OR_RETURN(
@@ -393,12 +399,33 @@ absl::Status Loop::RefuseToGoOn(const Agreement& agreement) const {
 absl::StatusOr<TrainOutcome> Loop::Run() {
   TrainOutcome outcome;
   outcome.incarnation = run_.load.incarnation;
-  HF_ASSIGN_OR_RETURN(Agreement next, AgreeOnNext(false));
+  const absl::Duration step_timeout =
+      absl::Seconds(run_.config.fault.step_timeout_s);
+  Agreement next;
+  {
+    const Heartbeat::Scope scope(env_.heartbeat, "first agreement",
+                                 step_timeout);
+    HF_ASSIGN_OR_RETURN(next, AgreeOnNext(false));
+  }
+  peak_bytes_ = next.peak_bytes;
   while (true) {
     outcome.step = run_.state.step;
+    if (run_.state.step >= run_.config.train.steps) {
+      // The sessions hold their own deadlines; this one bounds their sum.
+      HF_RETURN_IF_ERROR(SaveAndWait(
+          "the last step",
+          3 * absl::Milliseconds(run_.config.checkpoint.vote_timeout_ms) +
+              absl::Minutes(10)));
+      outcome.exit_code = kExitFinished;
+      outcome.message =
+          absl::StrFormat("all %d steps are done", run_.state.step);
+      return outcome;
+    }
     if (next.leave) {
       if (run_.state.step > 0) {
-        HF_RETURN_IF_ERROR(SaveAndWait("asked to leave by a signal"));
+        HF_RETURN_IF_ERROR(
+            SaveAndWait("asked to leave by a signal",
+                        absl::Seconds(run_.config.fault.grace_s)));
       }
       outcome.exit_code = kExitSavedRestart;
       outcome.message =
@@ -408,17 +435,14 @@ absl::StatusOr<TrainOutcome> Loop::Run() {
               : absl::StrFormat("no step was made yet; %s", kStartAgain);
       return outcome;
     }
-    if (run_.state.step >= run_.config.train.steps) {
-      HF_RETURN_IF_ERROR(SaveAndWait("the last step"));
-      outcome.exit_code = kExitFinished;
-      outcome.message =
-          absl::StrFormat("all %d steps are done", run_.state.step);
-      return outcome;
-    }
     HF_RETURN_IF_ERROR(RefuseToGoOn(next));
+    // To the end of the next agreement: a rank that is late there counts too.
+    const Heartbeat::Scope scope(
+        env_.heartbeat, absl::StrFormat("step %d", run_.state.step + 1),
+        step_timeout);
     if ((next.save_asked || next.save_due) && !next.save_in_flight) {
       HF_RETURN_IF_ERROR(BeginSave());
-      if (next.save_asked) ClearSaveRequest();
+      if (next.save_asked) env_.clear_save_request();
     } else if (next.save_due) {
       // What a signal asked for is not skipped: the request stands until the
       // save in flight is over.
@@ -446,7 +470,10 @@ absl::StatusOr<TrainOutcome> Loop::Run() {
 // Whether this rank's words about a start that failed are those of rank 0,
 // which then speaks for it: thousands of ranks that read one wrong file say so
 // once. Collective.
-bool RootSaysTheSame(Collectives& world, const std::string& message) {
+bool RootSaysTheSame(const TrainEnv& env, const std::string& message) {
+  Collectives& world = *env.world;
+  const Heartbeat::Scope scope(env.heartbeat, "refusing to start",
+                               absl::Minutes(1));
   const uint64_t mine = ckpt::Hash64(message);
   uint64_t roots = mine;
   const absl::Status heard = world.Broadcast(
@@ -459,7 +486,10 @@ bool RootSaysTheSame(Collectives& world, const std::string& message) {
 void WriteStatusOfRefused(const std::string& run_dir,
                           const TrainOutcome& outcome) {
   std::error_code error;
-  if (!std::filesystem::is_directory(run_dir + "/incarnations", error)) return;
+  if (!std::filesystem::exists(run_dir + "/incarnations", error) &&
+      !std::filesystem::exists(run_dir + "/status.json", error)) {
+    return;
+  }
   WriteStatusFile(
       run_dir, outcome.exit_code == kExitSavedRestart ? "stopped" : "failed",
       kUnknownStep, kUnknownIncarnation, outcome.exit_code, outcome.message)
@@ -475,7 +505,7 @@ TrainOutcome Train(const TrainOptions& options, TrainEnv env) {
   if (!run.ok()) {
     outcome.exit_code = ExitCodeOf(run.status());
     outcome.message = std::string(run.status().message());
-    outcome.said_by_rank_0 = RootSaysTheSame(*env.world, outcome.message);
+    outcome.said_by_rank_0 = RootSaysTheSame(env, outcome.message);
     if (is_root) WriteStatusOfRefused(options.run_dir, outcome);
     return outcome;
   }
@@ -497,7 +527,8 @@ TrainOutcome Train(const TrainOptions& options, TrainEnv env) {
       outcome.peers_may_wait = true;
     }
   }
-  // After an error the others may be gone: leave without waiting for them.
+  // After an error the others may be gone. A save in flight may still be whole:
+  // the end of `run` waits for it, for as long as a checkpointer's close may.
   if (status.ok()) {
     status = (*run)->checkpointer->Close();
     if (!status.ok()) HF_LOG_ERROR("closing: %s", status.ToString());

@@ -17,6 +17,7 @@
 #include "ckpt/base/clock.h"
 #include "ckpt/group/group.h"
 #include "trainer/fault/heartbeat.h"
+#include "trainer/fault/signals.h"
 #include "trainer/parallel/collectives.h"
 
 namespace holdfast::trainer {
@@ -52,6 +53,12 @@ struct TrainEnv {
   std::function<void(uint32_t incarnation)> on_claimed;
   // Rank logs go to RUN/incarnations/NNN/logs; off for ranks that are threads.
   bool log_to_files = true;
+  // Times the disk and the matrix product at the start, about a second. Without
+  // it `mfu` and `raw_share` are 0.
+  bool measure_speeds = true;
+  // What signals ask of this rank. Called by the step thread.
+  std::function<SignalAction()> requested_action = RequestedAction;
+  std::function<void()> clear_save_request = ClearSaveRequest;
 };
 
 struct TrainOutcome {

@@ -8,9 +8,11 @@
 // kSameWishMs of the first SIGTERM or SIGINT is the same wish, not a second.
 //
 // A handler stores into atomics and nothing else (the second SIGTERM calls
-// _exit). The step thread looks at every step boundary, and wherever it waits
-// in start-up, load and evaluation; all ranks then agree on the largest action,
-// since a signal does not reach all of them at the same step.
+// _exit). The step thread looks before it takes the run, after the load, at
+// every step boundary and between the parts of an evaluation; all ranks then
+// agree on the largest action, since a signal does not reach all of them at the
+// same step. A load itself is not cut short: it changes nothing that a kill
+// could harm.
 
 #ifndef HOLDFAST_TRAINER_FAULT_SIGNALS_H_
 #define HOLDFAST_TRAINER_FAULT_SIGNALS_H_

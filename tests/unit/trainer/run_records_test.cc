@@ -73,6 +73,15 @@ TEST_F(RunRecordsTest, ATornLastLineIsSkippedAndCounted) {
   EXPECT_EQ(skipped, 1);
 }
 
+TEST_F(RunRecordsTest, TextThatIsNotUtf8IsWrittenAllTheSame) {
+  auto records = RunRecords::Open(run_, 1);
+  ASSERT_TRUE(records.ok()) << records.status();
+  const std::string name = "caf\xe9";
+  EXPECT_TRUE((*records)->WriteJournal("stop", {{"message", name}}).ok());
+  EXPECT_TRUE(WriteStatusFile(run_, "failed", 1, 1, 74, name).ok());
+  EXPECT_EQ(ReadJournal(run_)->size(), 1u);
+}
+
 TEST_F(RunRecordsTest, ALossThatIsNotANumberComesBackAsOne) {
   auto records = RunRecords::Open(run_, 1);
   ASSERT_TRUE(records.ok()) << records.status();
