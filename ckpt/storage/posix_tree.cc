@@ -303,7 +303,8 @@ absl::Status PosixTree::PutIfAbsent(std::string_view name,
     error = errno;
   }
   const char* doing = "write";
-  if (error == 0) {
+  const bool is_linking = error == 0;
+  if (is_linking) {
     doing = "link";
     if (::linkat(dir.get(), temp.c_str(), dir.get(), split.last.c_str(), 0) !=
         0) {
@@ -324,7 +325,14 @@ absl::Status PosixTree::PutIfAbsent(std::string_view name,
   }
   // Should this fail, a hidden name stays behind until its directory goes.
   ::unlinkat(dir.get(), temp.c_str(), 0);
-  if (error != 0) return Fail(error, doing, name);
+  if (error != 0) {
+    absl::Status failed = Fail(error, doing, name);
+    if (!is_linking || !absl::IsUnavailable(failed)) return failed;
+    // A device or server that fails in the middle of this does not say whether
+    // the name was made, and may make it later.
+    return absl::UnknownError(absl::StrFormat("%s may exist or not: %s",
+                                              PathOf(name), failed.message()));
+  }
   if (Retry([&] { return ::fsync(dir.get()); }) != 0) {
     return absl::UnknownError(absl::StrFormat(
         "%s exists, but may not survive a power cut: %s", PathOf(name),

@@ -16,6 +16,7 @@
 
 #include <cerrno>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -59,12 +60,13 @@ std::string InChild(const std::function<std::string()>& body) {
   return failure;
 }
 
-// From here on io_uring_setup(2) answers EPERM.
-bool ForbidUring() {
+// From here on this system call answers `error`.
+bool Forbid(uint32_t system_call, int error) {
   sock_filter filter[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, system_call, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K,
+               SECCOMP_RET_ERRNO | static_cast<uint32_t>(error)),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
   const sock_fprog program = {4, filter};
@@ -76,7 +78,9 @@ TEST(RefusedTest, WithoutUringFilesAreWrittenByPlainCalls) {
   const tests::TempDir dir;
   EXPECT_EQ(
       InChild([&]() -> std::string {
-        if (!ForbidUring()) return "cannot install a filter";
+        if (!Forbid(SYS_io_uring_setup, EPERM)) {
+          return "cannot install a filter";
+        }
         const auto forced = OpenStorage({.location = dir.path(),
                                          .backend = StorageBackend::kUring,
                                          .fault = ""});
@@ -94,6 +98,35 @@ TEST(RefusedTest, WithoutUringFilesAreWrittenByPlainCalls) {
         return speed->method.starts_with("pwrite") ? "" : speed->method;
       }),
       "");
+}
+
+// A server that fails while it makes a name may have made it: only refusals of
+// the name or of the space say that there is none.
+TEST(RefusedTest, APutWhoseLinkFailsInTheDeviceIsUnknown) {
+  struct Case {
+    int error;
+    absl::StatusCode code;
+  };
+  for (const Case& c : {Case{EIO, absl::StatusCode::kUnknown},
+                        Case{ETIMEDOUT, absl::StatusCode::kUnknown},
+                        Case{ESTALE, absl::StatusCode::kUnknown},
+                        Case{EEXIST, absl::StatusCode::kAlreadyExists},
+                        Case{ENOSPC, absl::StatusCode::kResourceExhausted},
+                        Case{EACCES, absl::StatusCode::kPermissionDenied}}) {
+    const tests::TempDir dir;
+    EXPECT_EQ(InChild([&]() -> std::string {
+                const auto storage =
+                    OpenStorage({.location = dir.path(),
+                                 .backend = StorageBackend::kPosix,
+                                 .fault = ""});
+                if (!storage.ok()) return storage.status().ToString();
+                if (!Forbid(SYS_linkat, c.error)) return "no filter";
+                Blocking io(**storage);
+                const absl::Status put = io.PutIfAbsent("f", {});
+                return put.code() == c.code ? "" : put.ToString();
+              }),
+              "");
+  }
 }
 
 TEST(RefusedTest, MemoryThatMayNotBeLockedIsWrittenUnregistered) {
