@@ -10,7 +10,9 @@
 namespace holdfast::ckpt {
 namespace {
 
-constexpr int kListingsMax = 4;
+// How often checkpoints/ may change while it is read. Owners that adopt at the
+// same moment change it, each for a while; so does a save, once.
+constexpr int kListingsMax = 16;
 
 std::string InDir(const std::string& dir, const std::string& name) {
   return dir == "." ? name : dir + "/" + name;
@@ -176,6 +178,13 @@ Task<absl::StatusOr<Catalog>> ReadCatalog(Io* io) {
     if (!owners.ok()) co_return owners;
     const absl::Status dirs = co_await ReadDirs(io, &listing, &changed);
     if (!dirs.ok()) co_return dirs;
+  }
+  if (changed) {
+    // What was moved away under this reading would look like an attempt, and an
+    // owner would seal without it.
+    co_return absl::UnavailableError(
+        absl::StrFormat("reading the run: %s kept changing under %d readings",
+                        kCheckpointsDir, kListingsMax));
   }
   co_return ClassifyRun(std::move(listing));
 }

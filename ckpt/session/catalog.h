@@ -117,8 +117,8 @@ absl::StatusOr<size_t> FindOnLine(const Catalog& catalog, int64_t step_max);
 // A run directory that does not exist, or is empty, is an empty catalog.
 //
 // kDataLoss: run.id or the newest seal is damaged. kFailedPrecondition:
-// checkpoints/ belongs to another run. kUnavailable, kPermissionDenied: as the
-// storage says.
+// checkpoints/ belongs to another run. kUnavailable: the storage says so, or
+// checkpoints/ kept changing. kPermissionDenied: as the storage says.
 Task<absl::StatusOr<Catalog>> ReadCatalog(Io* io);
 
 // Reads DIR/MANIFEST. kNotFound: there is none. kDataLoss, kFailedPrecondition:

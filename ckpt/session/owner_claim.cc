@@ -14,6 +14,8 @@ namespace {
 
 // Jobs that claim at the same moment; more is not a race but a fault.
 constexpr int kClaimTriesMax = 1000;
+// Claims of which the storage does not say whether they are there for good.
+constexpr int kUnknownClaimsMax = 4;
 
 absl::Status While(const std::string& doing, const absl::Status& status) {
   return absl::Status(
@@ -70,7 +72,14 @@ Task<absl::StatusOr<uint32_t>> ClaimNext(Io* io, OwnerClaim claim) {
   if (!newest.ok()) co_return newest.status();
   claim.incarnation = *newest;
   absl::Status status;
+  int unknown = 0;
   for (int i = 0; i < kClaimTriesMax; ++i) {
+    if (claim.incarnation == UINT32_MAX) {
+      co_return absl::FailedPreconditionError(absl::StrFormat(
+          "claiming the run: %s has the last number that there is; was it put "
+          "there by hand?",
+          ClaimName(claim.incarnation)));
+    }
     ++claim.incarnation;
     const std::string name = ClaimName(claim.incarnation);
     const std::vector<std::byte> record = EncodeClaim(claim);
@@ -78,10 +87,13 @@ Task<absl::StatusOr<uint32_t>> ClaimNext(Io* io, OwnerClaim claim) {
     co_await UntilDone(put);
     status = put->status;
     if (status.ok()) co_return claim.incarnation;
-    // Taken, or perhaps ours and perhaps not for good: the next number is
-    // certain.
-    if (absl::IsAlreadyExists(status) || absl::IsUnknown(status)) continue;
-    break;
+    if (absl::IsAlreadyExists(status)) continue;
+    // Perhaps ours and perhaps not for good: the next number may be certain.
+    if (!absl::IsUnknown(status)) break;
+    if (++unknown == kUnknownClaimsMax) {
+      status = absl::UnavailableError(std::string(status.message()));
+      break;
+    }
   }
   co_return While("claiming the run with " + ClaimName(claim.incarnation),
                   status);

@@ -273,6 +273,75 @@ TEST_F(OwnerSessionTest, AFullDiskAtTheClaimLeavesTheRunAsItWas) {
   EXPECT_EQ(Start()->LoadedBy(300), "");
 }
 
+TEST_F(OwnerSessionTest, ADirectoryThatCannotBeSyncedDoesNotFillWithClaims) {
+  SimFault fault;
+  fault.name_contains = "owners";
+  fault.from_then_on = true;
+  fault.status = absl::UnavailableError("sync failed");
+  fault.op = SimOp::kSyncDir;
+  disk_.Inject(fault);
+  const auto world = Start();
+  EXPECT_TRUE(absl::IsUnavailable(world->result(1).status))
+      << world->result(1).status;
+  disk_.ClearFaults();
+  EXPECT_LE(Look().claims.size(), 2 + 4u);
+  EXPECT_EQ(Start()->LoadedBy(300), "");
+}
+
+TEST_F(OwnerSessionTest, AClaimWithTheLastNumberStopsTheStart) {
+  {
+    SimStorage storage(disk_, {.process = 80});
+    ASSERT_TRUE(tests::Claim(storage, UINT32_MAX).ok());
+  }
+  const auto world = Start();
+  EXPECT_TRUE(absl::IsFailedPrecondition(world->result(1).status))
+      << world->result(1).status;
+  EXPECT_THAT(world->result(1).status.message(),
+              HasSubstr("owners/i4294967295.claim"));
+}
+
+// Directories that others rename while they are listed are found, or the
+// reader says that it could not see the run; it never leaves one out.
+TEST_F(OwnerSessionTest, ACatalogThatKeepsMovingIsNotTakenForWhole) {
+  int moving = 0;
+  int whole = 0;
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    const auto disk = disk_.Clone();
+    SimStorage storage(*disk, {.process = 91});
+    SimStorage mover(*disk, {.process = 92});
+    tests::SimClock clock;
+    SessionEnv env;
+    env.storage = &storage;
+    env.clock = &clock;
+    env.space = 9;
+    CatalogSession session(env);
+    tests::SimRandom random(seed, 3);
+    const uint64_t often = 1 + random.Below(6);
+    uint32_t owner = 2;
+    std::string dir = AttemptDir(k300);
+    for (session.Poll(); !session.done(); session.Poll()) {
+      Completion answer;
+      if (storage.Poll({&answer, 1}) > 0) session.OnCompletion(answer);
+      if (random.Below(often * 4) == 0) {
+        const std::string to = AdoptedDir(k300, ++owner);
+        Check(Blocking(mover).Rename(dir, to));
+        dir = to;
+      }
+    }
+    if (!session.result().ok()) {
+      EXPECT_TRUE(absl::IsUnavailable(session.result().status()))
+          << session.result().status();
+      ++moving;
+      continue;
+    }
+    ++whole;
+    EXPECT_NE(session.result()->newest(), nullptr);
+    EXPECT_EQ(session.result()->newest()->id, k300) << "seed " << seed;
+  }
+  EXPECT_GT(moving, 0);
+  EXPECT_GT(whole, 0);
+}
+
 TEST_F(OwnerSessionTest, AJobWhoseRunIsTakenWhileItLoadsDoesNotSeal) {
   SimStorage rival(disk_, {.process = 80});
   int asked = 0;
