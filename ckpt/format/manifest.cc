@@ -146,9 +146,18 @@ std::vector<std::byte> Encode(const Manifest& manifest) {
   return out.Take();
 }
 
+// Lists grow as they are read, so that a count takes no memory that the bytes
+// behind it do not bear out: an entry in memory is many times one on disk.
+constexpr size_t kReserveMax = 1024;
+
+// Ascending, none empty.
 std::vector<std::string> ReadStrings(Reader* in) {
-  std::vector<std::string> list(in->Count(1));
-  for (std::string& text : list) text = in->String();
+  std::vector<std::string> list;
+  for (size_t n = in->Count(1); n > 0 && in->ok(); --n) {
+    std::string text = in->String();
+    if (text.empty() || (!list.empty() && list.back() >= text)) in->Fail();
+    list.push_back(std::move(text));
+  }
   return list;
 }
 
@@ -169,8 +178,8 @@ absl::Status Malformed(const Reader& in, std::string_view what) {
 absl::Status ReadItems(Reader* in, Manifest* manifest) {
   // Least: shared, suffix, kind, dtype, dimensions, digest.
   const size_t count = in->Count(5 + 16);
-  manifest->items.reserve(count);
-  manifest->item_digests.reserve(count);
+  manifest->items.reserve(std::min(count, kReserveMax));
+  manifest->item_digests.reserve(std::min(count, kReserveMax));
   std::string last;
   for (size_t i = 0; i < count; ++i) {
     const uint64_t shared = in->Varint();
@@ -180,7 +189,10 @@ absl::Status ReadItems(Reader* in, Manifest* manifest) {
     item.name = last.substr(0, shared) + in->String();
     item.kind = in->String();
     item.dtype = static_cast<DType>(in->Fixed<uint8_t>());
-    item.shape.resize(in->Count(1));
+    const size_t dimensions = in->Count(1);
+    if (dimensions > kDimensionsMax) in->Fail();
+    if (!in->ok()) return Malformed(*in, "the list of items");
+    item.shape.resize(dimensions);
     for (int64_t& length : item.shape) length = in->Varint63();
     Digest128 digest;
     digest.low = in->Fixed<uint64_t>();
@@ -240,10 +252,11 @@ absl::Status ReadFile(Reader* in, const std::vector<ItemSpec>& items,
   const size_t chunks = in->Count(2);
   if (!in->ok()) return Malformed(*in, "the list of files");
   HF_RETURN_IF_ERROR(CheckFile(*file));
-  file->chunks.resize(chunks);
+  file->chunks.reserve(std::min(chunks, kReserveMax));
   ItemIndex last = 0;
   uint64_t next = kShardBlockBytes;
-  for (Chunk& chunk : file->chunks) {
+  for (size_t i = 0; i < chunks; ++i) {
+    Chunk& chunk = file->chunks.emplace_back();
     HF_RETURN_IF_ERROR(ReadChunk(in, items, *file, last, next, &chunk));
     last = chunk.item;
     next = NextBlock(chunk.offset + chunk.bytes_stored);
@@ -323,9 +336,9 @@ absl::StatusOr<Manifest> DecodeManifest(std::span<const std::byte> bytes) {
   if (!in.ok()) return Malformed(in, "its identity");
   HF_RETURN_IF_ERROR(ReadItems(&in, &manifest));
   // Least: name of one byte, bytes, units, crc, chunks.
-  manifest.files.resize(in.Count(9));
-  for (ShardFile& file : manifest.files) {
-    HF_RETURN_IF_ERROR(ReadFile(&in, manifest.items, &file));
+  for (size_t n = in.Count(9); n > 0; --n) {
+    HF_RETURN_IF_ERROR(
+        ReadFile(&in, manifest.items, &manifest.files.emplace_back()));
   }
   for (size_t n = in.Count(2); n > 0; --n) {
     std::string name = in.String();

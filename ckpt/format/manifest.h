@@ -90,7 +90,8 @@ absl::StatusOr<Manifest> DecodeManifest(std::span<const std::byte> bytes);
 
 // Names, order and ranges are consistent: items sorted and unique, each item
 // covered exactly once by the chunks, chunks inside their files and apart, file
-// names one path part. DecodeManifest calls it; it costs O(n log n) in chunks.
+// names one path part that does not begin with a dot. DecodeManifest calls it;
+// it costs O(n log n) in chunks.
 absl::Status ValidateManifest(const Manifest& manifest);
 
 // The digest of the whole state: items and attributes, independent of layout,

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_format.h"
 #include "ckpt/base/status_macros.h"
+#include "ckpt/format/mix.h"
 #include "ckpt/format/shard.h"
 
 namespace holdfast::ckpt {
@@ -64,16 +65,67 @@ std::optional<Box> Overlap(const Chunk& a, const Chunk& b) {
   return std::nullopt;
 }
 
+// A number that adds up: the sum over any boxes that make up a larger one
+// without overlap is that one's. It is the sum over the elements of a product
+// of numbers drawn for each coordinate, each number the difference of two
+// neighbours in a sequence of random ones.
+uint64_t WeightOf(const Box& box) {
+  uint64_t weight = 1;
+  for (int d = 0; d < box.dimensions; ++d) {
+    const auto drawn = [d](int64_t coordinate) {
+      return Mix64(static_cast<uint64_t>(coordinate) + (d + 1) * kGolden64);
+    };
+    weight *= drawn(box.first[d] + box.count[d]) - drawn(box.first[d]);
+  }
+  return weight;
+}
+
+// Which element two chunks of different parts both hold, if the search comes to
+// it: parts are sorted by their first row, so only those that begin before a
+// part ends can meet it. `begins`: where the parts begin, and the end.
+std::optional<absl::Status> FindStoredTwice(const ItemSpec& item,
+                                            std::span<const Listed> chunks,
+                                            const std::vector<size_t>& begins) {
+  // Of a manifest that is wrong anyway; about a second.
+  constexpr int64_t kComparisonsMax = 50'000'000;
+  int64_t comparisons = 0;
+  for (size_t i = 0; i + 1 < begins.size() && item.shape.size() > 0; ++i) {
+    const Box& part = chunks[begins[i]].chunk->part;
+    for (size_t j = i + 1; j + 1 < begins.size(); ++j) {
+      const Box& other = chunks[begins[j]].chunk->part;
+      if (other.first[0] >= part.first[0] + part.count[0]) break;
+      if (++comparisons > kComparisonsMax) return std::nullopt;
+      if (!Intersect(part, other).has_value()) continue;
+      for (size_t a = begins[i]; a < begins[i + 1]; ++a) {
+        for (size_t b = begins[j]; b < begins[j + 1]; ++b) {
+          if (++comparisons > kComparisonsMax) return std::nullopt;
+          const std::optional<Box> both =
+              Overlap(*chunks[a].chunk, *chunks[b].chunk);
+          if (both.has_value()) {
+            return StoredTwice(item, *both, chunks[a], chunks[b]);
+          }
+        }
+      }
+    }
+  }
+  return std::nullopt;
+}
+
 // `chunks`: all of one item, sorted by (part, first). Each element is in
-// exactly one of them.
+// exactly one of them. Costs no more than the chunks; to say what is wrong may
+// cost more.
 absl::Status CheckCovered(const ItemSpec& item,
                           std::span<const Listed> chunks) {
   // Runs of the same part: neighbours must not overlap. Where the parts begin:
   std::vector<size_t> begins;
   int64_t stored = 0;
+  uint64_t weight = 0;
   for (size_t i = 0; i < chunks.size(); ++i) {
     const Chunk& chunk = *chunks[i].chunk;
     stored += chunk.count;
+    for (const Box& box : BoxesOfRun(chunk.part, chunk.first, chunk.count)) {
+      weight += WeightOf(box);
+    }
     if (i == 0 || chunks[i - 1].chunk->part != chunk.part) {
       begins.push_back(i);
       continue;
@@ -84,32 +136,20 @@ absl::Status CheckCovered(const ItemSpec& item,
     }
   }
   begins.push_back(chunks.size());
-  // Parts that differ are apart, as a rule. They are sorted by their first row,
-  // so only those that begin before a part ends can meet it.
-  for (size_t i = 0; i + 1 < begins.size() && item.shape.size() > 0; ++i) {
-    const Box& part = chunks[begins[i]].chunk->part;
-    for (size_t j = i + 1; j + 1 < begins.size(); ++j) {
-      const Box& other = chunks[begins[j]].chunk->part;
-      if (other.first[0] >= part.first[0] + part.count[0]) break;
-      if (!Intersect(part, other).has_value()) continue;
-      for (size_t a = begins[i]; a < begins[i + 1]; ++a) {
-        for (size_t b = begins[j]; b < begins[j + 1]; ++b) {
-          const std::optional<Box> both =
-              Overlap(*chunks[a].chunk, *chunks[b].chunk);
-          if (both.has_value()) {
-            return StoredTwice(item, *both, chunks[a], chunks[b]);
-          }
-        }
-      }
-    }
+  const Box whole = WholeBox(item.shape);
+  const int64_t elements = whole.elements();
+  if (stored == elements && weight == WeightOf(whole)) return absl::OkStatus();
+  if (auto twice = FindStoredTwice(item, chunks, begins)) {
+    return *std::move(twice);
   }
-  const int64_t elements = WholeBox(item.shape).elements();
-  if (stored != elements) {
-    return absl::DataLossError(
-        absl::StrFormat("the manifest lists %d of the %d elements of %s",
-                        stored, elements, NameOf(item)));
+  if (stored == elements) {
+    return absl::DataLossError(absl::StrFormat(
+        "the manifest lists some elements of %s twice and others not at all",
+        NameOf(item)));
   }
-  return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrFormat("the manifest lists %d of the %d elements of %s", stored,
+                      elements, NameOf(item)));
 }
 
 absl::Status CheckChunksApart(const ShardFile& file) {
@@ -189,11 +229,12 @@ absl::Status CheckPart(const ItemSpec& item, const Box& part) {
 
 absl::Status CheckFile(const ShardFile& file) {
   if (file.name.empty() || file.name.size() > kFileNameBytesMax ||
-      file.name == "." || file.name == ".." || file.name == kManifestName ||
+      file.name[0] == '.' || file.name == kManifestName ||
       file.name.find('/') != std::string::npos ||
       file.name.find('\0') != std::string::npos) {
     return absl::DataLossError(absl::StrFormat(
-        "the manifest lists a file '%s', which is not one part of a path",
+        "the manifest lists a file '%s', which is not one part of a path, or "
+        "begins with a dot",
         file.name));
   }
   const uint64_t around =

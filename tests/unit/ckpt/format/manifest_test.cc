@@ -2,11 +2,40 @@
 
 #include "ckpt/format/manifest.h"
 
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
 #include <functional>
+#include <new>
 
+#include "ckpt/format/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/ckpt/format/sample_manifest.h"
+
+namespace {
+
+thread_local size_t largest_allocation = 0;
+
+}  // namespace
+
+// Never inlined: g++ would take the pair apart and warn.
+[[gnu::noinline]] void* operator new(size_t size) {
+  largest_allocation = std::max(largest_allocation, size);
+  void* const memory = std::malloc(size);
+  if (memory == nullptr) std::abort();
+  return memory;
+}
+[[gnu::noinline]] void* operator new(size_t size,
+                                     const std::nothrow_t&) noexcept {
+  return operator new(size);
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept {
+  std::free(memory);
+}
 
 namespace holdfast::ckpt {
 namespace {
@@ -176,6 +205,8 @@ TEST(ManifestTest, EachRuleNamesWhatBreaksIt) {
       {[](Manifest* m) { m->files[1].name = ".."; }, "a file '..'"},
       {[](Manifest* m) { m->files[1].name = "MANIFEST"; }, "a file 'MANIFEST'"},
       {[](Manifest* m) { m->files[1].name = ""; }, "a file ''"},
+      // A name that a Storage keeps for itself and CHECKs.
+      {[](Manifest* m) { m->files[1].name = ".tmp.7.1"; }, "a file '.tmp.7.1'"},
       {[](Manifest* m) { m->files[1].name = "shard-00000.hf"; },
        "lists shard-00000.hf twice"},
       {[](Manifest* m) { m->files[0].bytes += 1; }, "20481 bytes in 2 units"},
@@ -216,6 +247,58 @@ TEST(ManifestTest, EachRuleNamesWhatBreaksIt) {
   }
 }
 
+// A body in its frame, with a checksum that is right.
+std::vector<std::byte> Framed(const Writer& body) {
+  Writer out;
+  const std::vector<std::byte> sample = EncodeManifest(SampleManifest());
+  out.Raw(sample.data(), 16);  // magic, versions
+  out.Fixed(uint64_t{body.bytes().size()});
+  out.Raw(body.bytes().data(), body.bytes().size());
+  out.Fixed(Crc32c(out.bytes()));
+  return out.Take();
+}
+
+TEST(ManifestTest, ACountThatTheBytesDoNotBearOutTakesNoMemory) {
+  constexpr size_t kBytes = size_t{4} << 20;
+  const auto up_to_items = [](Writer* out) {
+    out->Varint(0);  // features_must
+    out->Varint(0);  // features_may
+    out->Fixed(SampleRunId());
+    for (int i = 0; i < 4; ++i) out->Varint(1);  // id, commit number
+    out->Fixed(uint8_t{0});                      // no parent
+    out->Varint(0);                              // time
+    out->Varint(1);                              // world
+    out->String("here");
+    out->Fixed(uint64_t{0});  // plan hash
+  };
+  std::vector<Writer> bodies(3);
+  bodies[0].Varint(kBytes);  // so many features
+  up_to_items(&bodies[1]);
+  bodies[1].Varint(1);  // an item...
+  bodies[1].Varint(0);
+  bodies[1].String("w");
+  bodies[1].String("weight");
+  bodies[1].Fixed(uint8_t{3});
+  bodies[1].Varint(kBytes);  // ...of so many dimensions
+  up_to_items(&bodies[2]);
+  bodies[2].Varint(0);  // no items
+  bodies[2].Varint(1);  // a file...
+  bodies[2].String("shard-00000.hf");
+  bodies[2].Varint(16384);
+  bodies[2].Varint(1);
+  bodies[2].Fixed(uint32_t{0});
+  bodies[2].Varint(kBytes / 2);  // ...of so many chunks
+  for (Writer& body : bodies) {
+    body.ZerosUntil(body.bytes().size() + kBytes + 100);
+    const std::vector<std::byte> bytes = Framed(body);
+    largest_allocation = 0;
+    const auto manifest = DecodeManifest(bytes);
+    EXPECT_LT(largest_allocation, size_t{1} << 20) << manifest.status();
+    EXPECT_EQ(manifest.status().code(), absl::StatusCode::kDataLoss)
+        << manifest.status();
+  }
+}
+
 TEST(ManifestTest, PartsMayOverlapAsLongAsTheirRunsDoNot) {
   Manifest m = SampleManifest();
   // Rows 2 to 3 again, now as two columns of rows, beside the first 12 elements
@@ -241,6 +324,35 @@ TEST(ManifestTest, PartsMayOverlapAsLongAsTheirRunsDoNot) {
   m.files[1].chunks[0].first = 3;  // Row 1, column 1: stored by the whole, too.
   EXPECT_THAT(ValidateManifest(m).ToString(),
               HasSubstr("lists [1:2, 1:2] of item 'w' (weight) twice"));
+}
+
+// Many parts side by side, as columns of one tensor.
+TEST(ManifestTest, ManyPartsAreCheckedInTimeThatGrowsWithTheirNumber) {
+  constexpr int64_t kColumns = 60'000;
+  Manifest m = SampleManifest();
+  m.items = {{"w", "weight", DType::kF32, {4, kColumns}}};
+  m.item_digests.resize(1);
+  m.files.resize(1);
+  ShardFile& file = m.files[0];
+  file.chunks.clear();
+  for (int64_t column = 0; column < kColumns; ++column) {
+    file.chunks.push_back(
+        {.item = 0,
+         .part = MakeBox({0, column}, {4, 1}),
+         .first = 0,
+         .count = 4,
+         .offset = kShardBlockBytes * (1 + static_cast<uint64_t>(column)),
+         .bytes_stored = 16});
+  }
+  file.unit_count = kColumns;
+  file.bytes = kShardBlockBytes * (2 + kColumns) + ShardIndexBytes(kColumns);
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_TRUE(ValidateManifest(m).ok()) << ValidateManifest(m);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2));
+  // One column twice, another not at all.
+  file.chunks[7].part.first[1] = 20'000;
+  EXPECT_THAT(ValidateManifest(m).ToString(),
+              HasSubstr("lists [0:4, 20000:20001] of item 'w' (weight) twice"));
 }
 
 TEST(ManifestTest, TheLogicalDigestSeesTheStateAndNothingElse) {
