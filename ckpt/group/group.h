@@ -39,8 +39,9 @@ struct Message {
   std::vector<std::byte> body;
 };
 
-// Longest body. Longer ones are the sender's bug (CHECK).
-inline constexpr size_t kMessageBytesMax = size_t{256} << 20;
+// Longest body: a manifest of any size that readers take, and what goes with
+// it. Longer ones are the sender's bug (CHECK).
+inline constexpr size_t kMessageBytesMax = size_t{257} << 20;
 
 class Group {
  public:

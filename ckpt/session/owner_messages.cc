@@ -5,10 +5,17 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "ckpt/format/manifest.h"
 #include "ckpt/format/wire.h"
+#include "ckpt/group/group.h"
 
 namespace holdfast::ckpt {
 namespace {
+
+// What a choice says besides the manifest: a directory's name, some numbers.
+constexpr size_t kChoiceBytesMax = 8192;
+static_assert(kManifestBytesMax + kChoiceBytesMax <= kMessageBytesMax,
+              "a manifest that a reader accepts must fit into a choice");
 
 void PutStatus(Writer& writer, const absl::Status& status) {
   writer.Varint(static_cast<uint64_t>(status.code()));
