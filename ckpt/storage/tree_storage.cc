@@ -27,6 +27,12 @@ void TreeStorage::Create(std::string_view name, FileId file,
     return;
   }
   absl::StatusOr<Fd> fd = tree_.CreateFile(name, size_expected, open_flags_);
+  // EINVAL is how open(2) refuses O_DIRECT, after it has made the name. The
+  // root was asked at open; directories on the way may lie elsewhere.
+  if (absl::IsInvalidArgument(fd.status()) && open_flags_ != 0) {
+    tree_.Remove(name).IgnoreError();  // the next Create tells
+    fd = tree_.CreateFile(name, size_expected, open_flags_ & ~O_DIRECT);
+  }
   if (fd.ok()) {
     OpenFile& slot = files_.Add(file);
     slot.fd = *std::move(fd);

@@ -22,7 +22,7 @@ namespace holdfast::ckpt {
 class TreeStorage : public Storage {
  public:
   // `open_flags` are added to those of open(2) for Create and Open; a file that
-  // refuses to be opened for reading with O_DIRECT is opened without.
+  // refuses to be opened with O_DIRECT is opened without.
   TreeStorage(PosixTree tree, size_t queue_depth, size_t files_max,
               int open_flags);
 

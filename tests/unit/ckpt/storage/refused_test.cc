@@ -165,6 +165,38 @@ std::string MountSmall(const std::string& dir, unsigned long flags) {
   return "";
 }
 
+// checkpoints/ may be a link to another disk, which knows no O_DIRECT.
+TEST(RefusedTest, AFileWhereDirectIoIsRefusedIsWrittenWithoutIt) {
+  if (!ProbeUring().ok()) GTEST_SKIP() << ProbeUring();
+  const tests::TempDir dir;
+  const std::string failure = InChild([&]() -> std::string {
+    const std::string inner = dir.path() + "/inner";
+    if (::mkdir(inner.c_str(), 0777) != 0) return "mkdir";
+    if (::unshare(CLONE_NEWNS) != 0 ||
+        ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount("ramfs", inner.c_str(), "ramfs", 0, nullptr) != 0) {
+      return "skip";
+    }
+    const auto storage = OpenStorage({.location = dir.path(),
+                                      .backend = StorageBackend::kUring,
+                                      .fault = ""});
+    if (!storage.ok()) return storage.status().ToString();
+    if (!(*storage)->traits().direct_io) return "skip";
+    Blocking io(**storage);
+    const AlignedBuffer data(8192);
+    for (const absl::Status& status :
+         {io.Create("inner/f", kFile, 8192), io.Write(kFile, 0, data.span()),
+          io.Sync(kFile), io.Close(kFile)}) {
+      if (!status.ok()) return status.ToString();
+    }
+    const auto size = io.Open("inner/f", kFile);
+    if (!size.ok()) return size.status().ToString();
+    return *size == 8192 ? "" : "another size";
+  });
+  if (failure == "skip") GTEST_SKIP() << "no mount, or no O_DIRECT at all";
+  EXPECT_EQ(failure, "");
+}
+
 class RefusedByFileSystemTest
     : public ::testing::TestWithParam<StorageBackend> {};
 INSTANTIATE_TEST_SUITE_P(Backends, RefusedByFileSystemTest,
