@@ -94,6 +94,7 @@ bool SaveCoordinator::OnMessage(const Message& message) {
 void SaveCoordinator::Poll() {
   // Between Begin and the votes rank 0's processor has little to do.
   if (begun_ && !outcome_.has_value()) plans_->PlanNext();
+  look_fiber_.Poll();
   fiber_.Poll();
 }
 
@@ -208,8 +209,15 @@ Task<OutcomeMessage> SaveCoordinator::Decide() {
                                           : "the storage does not answer")));
   }
 
-  Task<absl::StatusOr<uint32_t>> looking = NewestClaim(&io_);
-  const absl::StatusOr<uint32_t> claim = co_await looking;
+  look_fiber_.Start(LookAtClaims());
+  const absl::Duration look_give_up =
+      env_.clock->Monotonic() + options_.io_timeout;
+  Until looked([this, look_give_up] {
+    return claim_.has_value() || env_.clock->Monotonic() > look_give_up;
+  });
+  co_await looked;
+  const absl::StatusOr<uint32_t> claim = claim_.value_or(
+      absl::DeadlineExceededError("the storage does not answer"));
   if (!claim.ok()) {
     co_return aborted(Doing(
         absl::StatusCode::kAborted,
@@ -265,15 +273,25 @@ Task<OutcomeMessage> SaveCoordinator::Decide() {
       absl::StrFormat("rank 0 could not put %s: %s", name, Text(put->status))));
 }
 
+Task<bool> SaveCoordinator::LookAtClaims() {
+  claim_ = co_await NewestClaim(&io_);
+  co_return true;
+}
+
 Task<bool> SaveCoordinator::Run() {
   const Io::Ref made = io_.MakeDir(AttemptDir(order_.id));
-  co_await UntilDone(made);
-  if (!made->status.ok()) {
-    const absl::Status failed =
-        Doing(made->status.code() == absl::StatusCode::kResourceExhausted
-                  ? absl::StatusCode::kResourceExhausted
-                  : absl::StatusCode::kAborted,
-              "rank 0 could not make its directory: " + Text(made->status));
+  const absl::Duration give_up = env_.clock->Monotonic() + options_.io_timeout;
+  Until answered([this, made, give_up] {
+    return made->done || env_.clock->Monotonic() > give_up;
+  });
+  co_await answered;
+  if (!made->done || !made->status.ok()) {
+    const absl::Status failed = Doing(
+        absl::IsResourceExhausted(made->status)
+            ? absl::StatusCode::kResourceExhausted
+            : absl::StatusCode::kAborted,
+        "rank 0 could not make its directory: " +
+            (made->done ? Text(made->status) : "the storage does not answer"));
     outcome_ = OutcomeMessage{SaveOutcome::kAborted, failed};
     decided_at_ = env_.clock->Monotonic();
     Tell(kPhaseBegin, Encode(BeginMessage{order_.id, order_.repeat, failed}));

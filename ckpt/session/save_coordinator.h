@@ -1,9 +1,10 @@
 // ckpt/session/save_coordinator.h: rank 0's part in one save: the directory,
 // the votes, the commit, the outcome.
 //
-//   make the attempt's directory; sync checkpoints/ (answered before the
-//   commit) Begin to all                           they write; rank 0 plans for
-//   all all yes                                else: aborted, at the first no
+//   make the attempt's directory
+//   Begin to all                           they write; rank 0 plans for all
+//   sync checkpoints/                      answered before the commit
+//   all yes                                else: aborted, at the first no
 //   no newer claim in owners/              else: this job has lost the run
 //   PutIfAbsent(MANIFEST)                  THE commit
 //   Outcome to all; wait a little for their Done
@@ -20,6 +21,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "ckpt/format/manifest.h"
 #include "ckpt/session/io.h"
@@ -43,7 +45,7 @@ struct SaveOrder {
 struct CoordinatorOptions {
   // From rank 0's own vote to everybody's.
   absl::Duration vote_timeout = absl::Minutes(2);
-  // For the answers of the commit itself.
+  // For each answer of the storage that the outcome waits for.
   absl::Duration io_timeout = absl::Minutes(2);
   // For the Dones after the outcome; who is later keeps his attempt from being
   // swept, nothing else.
@@ -79,6 +81,7 @@ class SaveCoordinator {
  private:
   Task<bool> Run();
   Task<OutcomeMessage> Decide();
+  Task<bool> LookAtClaims();  // its own steps, so that it can be given up
   absl::Status CheckVote(Rank rank, const VoteMessage& vote) const;
   absl::Status Missing() const;
   Manifest BuildManifest() const;
@@ -91,6 +94,8 @@ class SaveCoordinator {
   const CoordinatorOptions options_;
   Io io_;
   Fiber fiber_;
+  Fiber look_fiber_;
+  std::optional<absl::StatusOr<uint32_t>> claim_;
 
   bool begun_ = false;
   std::vector<std::optional<VoteMessage>> votes_;  // the yes ones

@@ -62,6 +62,7 @@ void SaveWriter::Start(uint16_t space, std::string dir,
   last_answer_ = env_.clock->Monotonic();
   create_give_up_ = last_answer_ + options_.create_patience;
   started_at_ = synced_at_ = last_answer_;
+  starved_since_.reset();
   state_ = State::kCreating;
   Create();
 }
@@ -255,9 +256,27 @@ void SaveWriter::Poll() {
     } else {
       SubmitUnits();
       if (units_hashed_ < units_begun_) HashUnit(units_hashed_++);
+      CheckStarved(now);
     }
   }
   Advance();
+}
+
+// A snapshot that takes its copies from somebody else may never hand out a
+// unit.
+void SaveWriter::CheckStarved(absl::Duration now) {
+  const bool starved = state_ == State::kWriting && unanswered_ == 0 &&
+                       units_hashed_ == units_begun_ &&
+                       units_begun_ < plans_->own().units.size();
+  if (!starved) {
+    starved_since_.reset();
+    return;
+  }
+  if (!starved_since_.has_value()) starved_since_ = now;
+  if (now - *starved_since_ <= options_.io_timeout) return;
+  Fail(absl::DeadlineExceededError(absl::StrFormat(
+      "the snapshot has not handed out unit %d of %d for %d s", units_begun_,
+      plans_->own().units.size(), absl::ToInt64Seconds(options_.io_timeout))));
 }
 
 // Takes the steps that wait for several things at once.

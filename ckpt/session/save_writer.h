@@ -21,6 +21,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -37,7 +38,8 @@
 namespace holdfast::ckpt {
 
 struct SaveWriterOptions {
-  // With calls unanswered and no answer arriving for so long, the save fails.
+  // With calls unanswered and no answer arriving for so long, the save fails;
+  // so it does when the snapshot hands out nothing for so long.
   absl::Duration io_timeout = absl::Minutes(2);
   // The attempt's directory was made by rank 0 on another machine; file systems
   // that cache names may show it late.
@@ -129,6 +131,7 @@ class SaveWriter {
   void Create();
   void SubmitUnits();
   void HashUnit(size_t unit);
+  void CheckStarved(absl::Duration now);
   void MaybeEndUnit(size_t unit);
   void WriteBlock(Tag tag, uint64_t offset, std::span<const std::byte> bytes,
                   size_t block_offset);
@@ -162,6 +165,7 @@ class SaveWriter {
   absl::Duration last_answer_;
   absl::Duration started_at_;
   absl::Duration synced_at_;
+  std::optional<absl::Duration> starved_since_;
 
   size_t units_begun_ = 0;
   size_t units_hashed_ = 0;

@@ -288,6 +288,22 @@ TEST_F(OwnerSessionTest, ADirectoryThatCannotBeSyncedDoesNotFillWithClaims) {
   EXPECT_EQ(Start()->LoadedBy(300), "");
 }
 
+TEST_F(OwnerSessionTest, OnlyRankZeroTouchesNamesAtAStart) {
+  for (int process = 1; process < layout_->world(); ++process) {
+    for (const SimOp op :
+         {SimOp::kCreate, SimOp::kMakeDir, SimOp::kSyncDir, SimOp::kRename,
+          SimOp::kLink, SimOp::kRemove, SimOp::kPut, SimOp::kList}) {
+      SimFault fault;
+      fault.process = process;
+      fault.op = op;
+      fault.from_then_on = true;
+      fault.status = absl::InternalError("this is for rank 0 alone");
+      disk_.Inject(fault);
+    }
+  }
+  EXPECT_EQ(Start()->LoadedBy(300), "");
+}
+
 TEST_F(OwnerSessionTest, AClaimWithTheLastNumberStopsTheStart) {
   {
     SimStorage storage(disk_, {.process = 80});

@@ -144,5 +144,84 @@ TEST_P(SaveHostTest, AnAttemptIsSweptWhenItsLastRankHasSaidDone) {
   ASSERT_TRUE(world_.RunUntil([&] { return attempts() == 0; }));
 }
 
+// Rank 0's storage stops to answer one kind of call. Everybody hears that the
+// save is over; nothing was committed, so nobody is told "unknown".
+TEST_P(SaveHostTest, WhenRankZerosStorageFallsSilentTheSaveIsAborted) {
+  int64_t step = 0;
+  for (const SimOp op : {SimOp::kMakeDir, SimOp::kList}) {
+    SCOPED_TRACE(std::string(Name(op)));
+    rank(0).storage().SetDelay(op, absl::Hours(2));
+    const absl::Duration before = world_.clock().Monotonic();
+    world_.BeginSave(*job_, ++step);
+    ASSERT_TRUE(RunUntilSaved());
+    for (const int i : {0, 1, 2}) {
+      EXPECT_TRUE(rank(i).saved()->outcome == SaveOutcome::kAborted ||
+                  rank(i).saved()->outcome == SaveOutcome::kFailed)
+          << i << ": " << NameOf(rank(i).saved()->outcome) << ", "
+          << rank(i).saved()->status;
+    }
+    EXPECT_LT(world_.clock().Monotonic() - before, absl::Minutes(10));
+    // It comes back; what it did late does no harm.
+    rank(0).storage().SetDelay(op, absl::ZeroDuration());
+    world_.clock().Sleep(absl::Hours(3));
+    ASSERT_TRUE(world_.RunUntil([this] {
+      return !rank(0).host().saves().busy() && !rank(1).host().saves().busy() &&
+             !rank(2).host().saves().busy();
+    }));
+    EXPECT_TRUE(world_.Save(*job_, ++step).ok());
+  }
+}
+
+// A metadata server sees one rank: the others create, write and sync their own
+// file, and read.
+TEST_P(SaveHostTest, OnlyRankZeroMakesListsRenamesAndRemoves) {
+  for (const int i : {1, 2}) {
+    for (const SimOp op : {SimOp::kMakeDir, SimOp::kRename, SimOp::kLink,
+                           SimOp::kRemove, SimOp::kPut, SimOp::kList}) {
+      tests::SimFault fault;
+      fault.process = rank(i).process();
+      fault.op = op;
+      fault.from_then_on = true;
+      fault.status = absl::InternalError("this is for rank 0 alone");
+      world_.disk().Inject(std::move(fault));
+    }
+  }
+  for (const int64_t step : {10, 20, 30}) {
+    EXPECT_TRUE(world_.Save(*job_, step).ok());
+    world_.FinishRetention(*job_);
+  }
+}
+
+// The disk has room for one checkpoint and half of another.
+TEST_P(SaveHostTest, ADiskThatFillsCostsOneSaveAndIsEmptiedAgain) {
+  ASSERT_TRUE(world_.Save(*job_, 10).ok());
+  world_.FinishRetention(*job_);
+  uint64_t total = 0;
+  for (const int i : {0, 1, 2}) total += rank(i).saved()->bytes;
+  const uint64_t room = total + total / 2 + 65536;
+  world_.disk().LimitSpace(room);
+  const absl::Status full = world_.Save(*job_, 20);
+  EXPECT_FALSE(full.ok());
+  bool said = false;
+  for (const int i : {0, 1, 2}) {
+    said |= absl::IsResourceExhausted(rank(i).saved()->status);
+  }
+  EXPECT_TRUE(said) << full;
+  const auto attempt_is_there = [this] {
+    const std::vector<std::string> names = world_.disk().Names();
+    return std::any_of(names.begin(), names.end(), [](const std::string& name) {
+      return name.find("step-000000020") != std::string::npos;
+    });
+  };
+  EXPECT_TRUE(world_.RunUntil([&] { return !attempt_is_there(); }))
+      << "what does not count still takes the space";
+  world_.disk().LimitSpace(2 * room);
+  EXPECT_TRUE(world_.Save(*job_, 30).ok());
+  world_.KillAllJobs();
+  const absl::StatusOr<int64_t> found = world_.LoadAndCheck(2);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(*found, 30);
+}
+
 }  // namespace
 }  // namespace holdfast::ckpt

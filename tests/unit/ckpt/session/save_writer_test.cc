@@ -13,6 +13,7 @@
 #include "ckpt/base/aligned_buffer.h"
 #include "ckpt/format/checksum.h"
 #include "ckpt/snapshot/fence.h"
+#include "ckpt/snapshot/staged_snapshot.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/sim_clock.h"
@@ -253,6 +254,38 @@ TEST_F(SaveWriterTest, AStorageThatFallsSilentIsGivenUp) {
   storage_.silent = false;
   Run();
   EXPECT_FALSE(writer_->succeeded());
+}
+
+// Copies that never come, as of a device that hangs.
+class NeverCopier : public AsyncCopier {
+ public:
+  uint64_t BeginCopy(uint32_t, uint64_t, std::span<std::byte>) override {
+    return 1;
+  }
+  bool Passed(uint64_t) override { return false; }
+};
+
+TEST_F(SaveWriterTest, ASnapshotThatHandsOutNothingIsGivenUp) {
+  NeverCopier copier;
+  const std::vector<SnapshotUnit> units = plans_.SnapshotUnits();
+  AlignedBuffer staging(StagedSnapshot::StagingBytes(units));
+  StagedSnapshot staged(units, regions_.size(), staging.span(), copier);
+  SaveWriter writer(env_, &plans_, &staged, {});
+  staged.Arm();
+  writer.Start(1, "checkpoints/x", {{}, {5, 1, 1}, 0, 1});
+  const auto turn = [&] {
+    std::array<Completion, 4> completions;
+    const size_t count = storage_.Poll(completions);
+    for (size_t i = 0; i < count; ++i) writer.OnCompletion(completions[i]);
+    writer.Poll();
+  };
+  for (int i = 0; i < 20; ++i) turn();
+  EXPECT_TRUE(writer.status().ok()) << writer.status();
+  clock_.Sleep(absl::Minutes(3));
+  for (int i = 0; i < 20; ++i) turn();
+  EXPECT_TRUE(writer.finished());
+  EXPECT_EQ(writer.status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_FALSE(staged.armed()) << "the optimizer is free";
 }
 
 class RecheckingWriterTest : public SaveWriterTest {
