@@ -22,6 +22,11 @@ namespace holdfast::ckpt {
 namespace {
 
 constexpr int kQueueDepthMax = 4000;
+// What the checkpoint thread may take to end when it has been told to: its
+// group gives the last messages a second.
+constexpr absl::Duration kEndGrace = absl::Seconds(2);
+// Between two looks at a thread that may hang.
+constexpr absl::Duration kHungPoll = absl::Milliseconds(200);
 // Longer waits would overflow the clock of the standard library.
 constexpr absl::Duration kForever = absl::Hours(24 * 365);
 
@@ -85,24 +90,31 @@ class ThreadedCheckpointer final : public Checkpointer {
                        std::vector<std::span<std::byte>> regions, Clock& clock)
       : options_(options),
         clock_(clock),
-        layout_(std::move(layout)),
-        plans_(layout_.get(), group->rank()),
-        fence_(plans_.SnapshotUnits(), regions, clock,
-               {.arena_bytes = options.arena_bytes,
-                .protect = options.protect_unreleased}),
-        thread_(std::make_unique<CkptThread>(options, std::move(group),
-                                             layout_.get(), regions, &clock,
-                                             &plans_, &fence_, &box_)) {}
+        job_(std::make_unique<Job>(options, std::move(layout), group->rank(),
+                                   regions, clock)),
+        fence_(job_->fence),
+        box_(job_->box) {
+    box_.alive_at_ns = absl::ToInt64Nanoseconds(clock.Monotonic());
+    job_->thread = std::make_unique<CkptThread>(
+        options, std::move(group), job_->layout.get(), regions, &clock,
+        &job_->plans, &job_->fence, &job_->box);
+  }
 
   ~ThreadedCheckpointer() override {
-    if (thread_ == nullptr) return;
+    if (closed_) return;
     const absl::Status status = Close();
     if (!status.ok()) HF_LOG_ERROR("%s", std::string(status.message()));
   }
 
   absl::Status AwaitOpen() {
     std::unique_lock lock(box_.lock);
-    box_.changed.wait(lock, [this] { return box_.opened.has_value(); });
+    while (!box_.opened.has_value()) {
+      box_.changed.wait_for(lock, absl::ToChronoNanoseconds(kHungPoll),
+                            [this] { return box_.opened.has_value(); });
+      if (!box_.opened.has_value() && Hung(options_.load_timeout_ms)) {
+        return HungStatus("opening the run directory");
+      }
+    }
     return *box_.opened;
   }
 
@@ -112,7 +124,13 @@ class ThreadedCheckpointer final : public Checkpointer {
     claimed_ = true;
     box_.load = request;
     box_.changed.notify_all();
-    box_.changed.wait(lock, [this] { return box_.loaded.has_value(); });
+    while (!box_.loaded.has_value()) {
+      box_.changed.wait_for(lock, absl::ToChronoNanoseconds(kHungPoll),
+                            [this] { return box_.loaded.has_value(); });
+      if (!box_.loaded.has_value() && Hung(options_.load_timeout_ms)) {
+        return HungStatus("starting");
+      }
+    }
     owned_ = box_.loaded->ok();
     return *std::move(box_.loaded);
   }
@@ -174,13 +192,25 @@ class ThreadedCheckpointer final : public Checkpointer {
   }
 
   absl::Status Close() override {
-    HF_CHECK(thread_ != nullptr, "a checkpointer is closed once");
+    HF_CHECK(!closed_, "a checkpointer is closed once");
+    closed_ = true;
     {
-      const std::lock_guard lock(box_.lock);
+      std::unique_lock lock(box_.lock);
       box_.stop = true;
       box_.changed.notify_all();
+      absl::Duration patience = kEndGrace;
+      if (!Hung(options_.io_timeout_ms))
+        patience += absl::Milliseconds(options_.close_timeout_ms);
+      box_.changed.wait_for(
+          lock, absl::ToChronoNanoseconds(std::min(patience, kForever)),
+          [this] { return box_.ended; });
+      if (!box_.ended) {
+        // Nobody can take it back from the storage. What it uses stays.
+        job_.release();
+        return HungStatus("closing the checkpointer");
+      }
     }
-    thread_.reset();
+    job_->thread.reset();
     const std::lock_guard lock(box_.lock);
     HF_RETURN_IF_ERROR(box_.stop_status);
     for (const SaveReport& report : box_.reports) {
@@ -192,6 +222,39 @@ class ThreadedCheckpointer final : public Checkpointer {
   }
 
  private:
+  // What the checkpoint thread uses. It is given up to a thread that hangs.
+  struct Job {
+    Job(const CheckpointerOptions& options,
+        std::shared_ptr<const JobLayout> layout_in, Rank rank,
+        std::vector<std::span<std::byte>> regions, Clock& clock)
+        : layout(std::move(layout_in)),
+          plans(layout.get(), rank),
+          fence(plans.SnapshotUnits(), std::move(regions), clock,
+                {.arena_bytes = options.arena_bytes,
+                 .protect = options.protect_unreleased}) {}
+
+    const std::shared_ptr<const JobLayout> layout;
+    SavePlans plans;
+    Fence fence;
+    CkptBox box;
+    std::unique_ptr<CkptThread> thread;
+  };
+
+  absl::Duration NotAliveFor() const {
+    return clock_.Monotonic() -
+           absl::Nanoseconds(box_.alive_at_ns.load(std::memory_order_relaxed));
+  }
+  // One call on the storage has kept the checkpoint thread for so long.
+  bool Hung(int64_t timeout_ms) const {
+    return NotAliveFor() > absl::Milliseconds(timeout_ms);
+  }
+  absl::Status HungStatus(const char* doing) const {
+    return absl::DeadlineExceededError(absl::StrFormat(
+        "%s: the checkpoint thread has not come back from the storage under %s "
+        "for %s; it is left behind, the process must end",
+        doing, options_.run_dir, absl::FormatDuration(NotAliveFor())));
+  }
+
   // How often the storage could have answered and did not, while a save waits.
   // The lock is held.
   int64_t SilentPeriods() const {
@@ -214,13 +277,12 @@ class ThreadedCheckpointer final : public Checkpointer {
 
   const CheckpointerOptions options_;
   Clock& clock_;
-  const std::shared_ptr<const JobLayout> layout_;
   bool claimed_ = false;
   bool owned_ = false;
-  SavePlans plans_;
-  Fence fence_;
-  mutable CkptBox box_;
-  std::unique_ptr<CkptThread> thread_;
+  bool closed_ = false;
+  std::unique_ptr<Job> job_;
+  Fence& fence_;
+  CkptBox& box_;
 };
 
 }  // namespace

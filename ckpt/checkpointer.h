@@ -90,7 +90,7 @@ struct LoadRequest {
     kAuto,      // the newest whole checkpoint; an empty run starts fresh
     kNever,     // start fresh, whatever is there
     kRequired,  // kNotFound rather than start fresh
-    kStep,      // `step` exactly
+    kStep,      // the newest at or below `step`; what is newer is superseded
   };
   Resume resume = Resume::kAuto;
   int64_t step = 0;
@@ -208,7 +208,7 @@ class Checkpointer {
       const LoadRequest& request) = 0;
 
   // Starts to save what the regions hold now. All ranks call it between the
-  // same two steps. Returns at once.
+  // same two steps, and steps never go back. Returns at once.
   //
   // kUnavailable: a save is in flight; this one is skipped and counted. A rank
   // that skips makes the others' attempt at the same step fail, soon.
@@ -236,6 +236,10 @@ class Checkpointer {
   // Waits for the save in flight and for retention (close_timeout_ms), stops
   // the thread, closes the storage. The first error of these; its codes are
   // those of the save. Call it once; nothing else may follow.
+  //
+  // kDeadlineExceeded: something was not over. When the thread itself hangs in
+  // a call on the storage it is left behind, with the regions: the process must
+  // end.
   virtual absl::Status Close() = 0;
 };
 

@@ -138,9 +138,13 @@ void CkptThread::Run() {
       if (!progress) Wait();
     }
   }
-  host_.reset();
+  // The storage first: calls in flight may use memory of the sessions.
   storage_.reset();
+  host_.reset();
   group_.reset();
+  const std::lock_guard lock(box_->lock);
+  box_->ended = true;
+  box_->changed.notify_all();
 }
 
 absl::Status CkptThread::OpenStorages() {

@@ -52,6 +52,7 @@ struct CkptBox {
   std::optional<absl::Status> opened;
   std::optional<absl::StatusOr<LoadReport>> loaded;
   std::deque<SaveReport> reports;
+  bool ended = false;  // the thread has let go of storage and group
   bool in_flight = false;
   // A save was reported, but its calls on the storage stay unanswered.
   std::optional<absl::Duration> silent_since;
@@ -60,7 +61,7 @@ struct CkptBox {
 
   // When the checkpoint thread last went round its loop, in nanoseconds of the
   // clock: not at all while a system call does not come back. Outside the lock.
-  std::atomic<int64_t> alive_at_ns = 0;
+  std::atomic<int64_t> alive_at_ns = 0;  // set before the thread starts
 
   bool HasWork() const { return load.has_value() || !saves.empty() || stop; }
 };

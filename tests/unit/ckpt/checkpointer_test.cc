@@ -8,6 +8,7 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -355,6 +356,62 @@ TEST(CheckpointerSilenceTest, AStorageThatDoesNotAnswerCountsAsFailures) {
     EXPECT_EQ(checkpointer.counters().failed_in_a_row, 0);
     EXPECT_TRUE(checkpointer.Close().ok());
   });
+}
+
+// A group whose Poll does not come back for a while, as no call of a thread
+// does that the kernel holds.
+class HangingGroup : public Group {
+ public:
+  HangingGroup(std::unique_ptr<Group> group, std::atomic<bool>& hangs)
+      : group_(std::move(group)), hangs_(hangs) {}
+  Rank rank() const override { return group_->rank(); }
+  int size() const override { return group_->size(); }
+  std::string HostOf(Rank rank) const override { return group_->HostOf(rank); }
+  void Send(Rank to, const MessageTag& tag,
+            std::span<const std::byte> body) override {
+    group_->Send(to, tag, body);
+  }
+  std::optional<Message> Poll() override {
+    while (hangs_) RealClock().Sleep(absl::Milliseconds(5));
+    return group_->Poll();
+  }
+
+ private:
+  std::unique_ptr<Group> group_;
+  std::atomic<bool>& hangs_;
+};
+
+TEST(CheckpointerSilenceTest, AThreadThatHangsHoldsNeitherALoadNorTheEndUp) {
+  for (const bool at_load : {true, false}) {
+    TempDir dir;
+    CheckpointerOptions options;
+    options.run_dir = dir.path();
+    if (at_load) options.load_timeout_ms = 300;
+    options.io_timeout_ms = 300;
+    options.close_timeout_ms = 100;
+    std::atomic<bool> hangs = at_load;
+    auto layout = std::make_shared<SimLayout>(1);
+    {
+      Party party(layout,
+                  std::make_unique<HangingGroup>(
+                      std::move(MakeInprocGroups(1)[0]), hangs),
+                  options);
+      ASSERT_TRUE(party.status().ok()) << party.status();
+      const auto loaded = party.checkpointer().ClaimAndLoad({});
+      EXPECT_EQ(
+          loaded.status().code(),
+          at_load ? absl::StatusCode::kDeadlineExceeded : absl::StatusCode::kOk)
+          << loaded.status();
+      hangs = true;
+      RealClock().Sleep(absl::Milliseconds(400));
+      const absl::Status closed = party.checkpointer().Close();
+      EXPECT_EQ(closed.code(), absl::StatusCode::kDeadlineExceeded) << closed;
+      EXPECT_THAT(std::string(closed.message()), HasSubstr(dir.path()));
+      hangs = false;
+      // It finds its end by itself, while what it uses is still there.
+      RealClock().Sleep(absl::Milliseconds(200));
+    }
+  }
 }
 
 TEST(CheckpointerOpenTest, SaysWhichRegionDoesNotFit) {
