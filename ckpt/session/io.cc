@@ -18,7 +18,7 @@ absl::Status While(const std::string& doing, const absl::Status& status) {
       absl::StrFormat("%s: %s", doing, std::string(status.message())));
 }
 
-// True when the call may be made again; `wait` is how long from now.
+// True when the call may be made again.
 bool MayRepeat(const absl::Status& status, const RetryPolicy& retry,
                int tries_made) {
   return absl::IsUnavailable(status) && tries_made < retry.tries;
@@ -139,6 +139,19 @@ Until UntilTime(Clock* clock, absl::Duration at) {
   return Until([clock, at] { return clock->Monotonic() >= at; });
 }
 
+Task<absl::Status> Repeat(Io* io, std::function<Io::Ref()> call,
+                          RetryPolicy retry) {
+  absl::Duration wait = retry.first_wait;
+  for (int tries = 1;; ++tries) {
+    const Io::Ref op = call();
+    co_await UntilDone(op);
+    if (!MayRepeat(op->status, retry, tries)) co_return op->status;
+    const absl::Duration at = io->clock().Monotonic() + wait;
+    co_await UntilTime(&io->clock(), at);
+    wait *= 2;
+  }
+}
+
 Task<absl::StatusOr<std::vector<std::byte>>> GetFile(Io* io, std::string name,
                                                      uint64_t size_max,
                                                      RetryPolicy retry) {
@@ -173,10 +186,10 @@ Task<absl::StatusOr<std::vector<DirEntry>>> ListDir(Io* io, std::string dir,
 }
 
 Task<absl::Status> EnsureDir(Io* io, std::string name, std::string parent) {
-  const Io::Ref made = io->MakeDir(name);
-  co_await UntilDone(made);
-  if (!made->status.ok() && !absl::IsAlreadyExists(made->status)) {
-    co_return While("making directory " + name, made->status);
+  std::function<Io::Ref()> make = [io, &name] { return io->MakeDir(name); };
+  const absl::Status made = co_await Repeat(io, std::move(make));
+  if (!made.ok() && !absl::IsAlreadyExists(made)) {
+    co_return While("making directory " + name, made);
   }
   // Also when it was there: whoever made it may not have lived to sync it.
   const Io::Ref synced = io->SyncDir(parent);

@@ -105,6 +105,11 @@ struct RetryPolicy {
   absl::Duration first_wait = absl::Milliseconds(100);  // doubles each time
 };
 
+// A call that may simply be made again: not SyncDir, whose error stays true
+// although the next try answers OK. The last answer's status.
+Task<absl::Status> Repeat(Io* io, std::function<Io::Ref()> call,
+                          RetryPolicy retry = {});
+
 // Get, List with repetition. Other codes come back as they are, with "reading
 // NAME: " in front.
 Task<absl::StatusOr<std::vector<std::byte>>> GetFile(Io* io, std::string name,

@@ -3,6 +3,7 @@
 #include "ckpt/session/owner_claim.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -30,12 +31,18 @@ absl::Status LostTo(uint32_t newer, uint32_t own) {
       newer, own));
 }
 
+Task<absl::Status> Put(Io* io, std::string name,
+                       std::vector<std::byte> contents) {
+  std::function<Io::Ref()> put = [&] {
+    return io->PutIfAbsent(name, contents);
+  };
+  const absl::Status status = co_await Repeat(io, std::move(put));
+  co_return status;
+}
+
 // A run.id, put if there is none; the one that is there in the end.
 Task<absl::StatusOr<RunId>> PutRunId(Io* io, std::string name, RunId id) {
-  const std::vector<std::byte> record = EncodeRunId(id);
-  const Io::Ref put = io->PutIfAbsent(name, record);
-  co_await UntilDone(put);
-  const absl::Status status = put->status;
+  const absl::Status status = co_await Put(io, name, EncodeRunId(id));
   if (status.ok()) co_return id;
   if (!absl::IsAlreadyExists(status) && !absl::IsUnknown(status)) {
     co_return While("writing " + name, status);
@@ -82,10 +89,7 @@ Task<absl::StatusOr<uint32_t>> ClaimNext(Io* io, OwnerClaim claim) {
     }
     ++claim.incarnation;
     const std::string name = ClaimName(claim.incarnation);
-    const std::vector<std::byte> record = EncodeClaim(claim);
-    const Io::Ref put = io->PutIfAbsent(name, record);
-    co_await UntilDone(put);
-    status = put->status;
+    status = co_await Put(io, name, EncodeClaim(claim));
     if (status.ok()) co_return claim.incarnation;
     if (absl::IsAlreadyExists(status)) continue;
     // Perhaps ours and perhaps not for good: the next number may be certain.
@@ -110,9 +114,11 @@ Task<absl::Status> AdoptLine(Io* io, Catalog* catalog, uint32_t incarnation,
     if (owner > incarnation) co_return LostTo(owner, incarnation);
     if (owner == incarnation) continue;
     const std::string to = AdoptedDir(entry.id, incarnation);
-    const Io::Ref renamed = io->Rename(entry.dir, to);
-    co_await UntilDone(renamed);
-    const absl::Status status = renamed->status;
+    // Made twice, the second one does not find it: then it looks again.
+    std::function<Io::Ref()> rename = [io, &entry, &to] {
+      return io->Rename(entry.dir, to);
+    };
+    const absl::Status status = co_await Repeat(io, std::move(rename));
     if (absl::IsNotFound(status)) {
       // Retired by its old owner, or adopted by another.
       *stale = true;
@@ -156,16 +162,14 @@ Task<absl::Status> CheckOwner(Io* io, uint32_t incarnation) {
 
 Task<absl::Status> PutSeal(Io* io, const OwnerSeal* seal) {
   const std::string name = SealName(seal->incarnation);
-  const std::vector<std::byte> record = EncodeSeal(*seal);
-  const Io::Ref put = io->PutIfAbsent(name, record);
-  co_await UntilDone(put);
-  if (put->status.ok()) co_return absl::OkStatus();
-  if (absl::IsUnknown(put->status)) {
+  const absl::Status put = co_await Put(io, name, EncodeSeal(*seal));
+  if (put.ok()) co_return absl::OkStatus();
+  if (absl::IsUnknown(put)) {
     co_return absl::UnavailableError(
         absl::StrFormat("writing %s: %s; start the job again", name,
-                        std::string(put->status.message())));
+                        std::string(put.message())));
   }
-  co_return While("writing " + name, put->status);
+  co_return While("writing " + name, put);
 }
 
 }  // namespace holdfast::ckpt
