@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -54,9 +55,57 @@ Task<absl::StatusOr<RunId>> PutRunId(Io* io, std::string name, RunId id) {
   co_return *found;
 }
 
+// Whose checkpoints/ is it that stands in a directory without a run.id? With
+// owners beside it, this run's, which has lost the file; without, another's.
+Task<absl::StatusOr<std::optional<RunId>>> IdOfCheckpoints(Io* io) {
+  const auto bytes =
+      co_await GetFile(io, kCheckpointsRunIdName, kRecordBytesMax);
+  if (absl::IsNotFound(bytes.status())) co_return std::optional<RunId>();
+  if (!bytes.ok()) co_return bytes.status();
+  const auto id = DecodeRunId(*bytes);
+  if (!id.ok()) {
+    co_return While(std::string("reading ") + kCheckpointsRunIdName,
+                    id.status());
+  }
+  const auto claim = co_await NewestClaim(io);
+  if (!claim.ok() && !absl::IsNotFound(claim.status())) {
+    co_return claim.status();
+  }
+  if (!claim.ok() || *claim == 0) {
+    co_return absl::FailedPreconditionError(absl::StrFormat(
+        "%s is that of run %s, and there is neither %s nor an owner here: the "
+        "directory belongs to another run; nothing was changed",
+        kCheckpointsRunIdName, ToHex(*id), kRunIdName));
+  }
+  co_return std::optional<RunId>(*id);
+}
+
+// The newest incarnation that any name in the run mentions, 0 for none. Claims
+// can be lost; a number that was used in checkpoints/ must not come again.
+Task<absl::StatusOr<uint32_t>> NewestIncarnation(Io* io) {
+  const auto claim = co_await NewestClaim(io);
+  if (!claim.ok()) co_return claim.status();
+  const auto entries = co_await ListDir(io, kCheckpointsDir);
+  if (!entries.ok()) co_return entries.status();
+  uint32_t newest = *claim;
+  for (const DirEntry& entry : *entries) {
+    const auto parsed = ParseCheckpointDir(entry.name);
+    if (!parsed) continue;
+    newest =
+        std::max({newest, parsed->id.incarnation, parsed->owner.value_or(0)});
+  }
+  co_return newest;
+}
+
 }  // namespace
 
 Task<absl::StatusOr<RunId>> PrepareRun(Io* io, RunId id_if_new) {
+  const auto own = co_await GetFile(io, kRunIdName, kRecordBytesMax);
+  if (absl::IsNotFound(own.status())) {
+    const auto kept = co_await IdOfCheckpoints(io);
+    if (!kept.ok()) co_return kept.status();
+    if (*kept) id_if_new = **kept;
+  }
   const auto run_id = co_await PutRunId(io, kRunIdName, id_if_new);
   if (!run_id.ok()) co_return run_id.status();
   const absl::Status owners = co_await EnsureDir(io, kOwnersDir, ".");
@@ -75,7 +124,7 @@ Task<absl::StatusOr<RunId>> PrepareRun(Io* io, RunId id_if_new) {
 }
 
 Task<absl::StatusOr<uint32_t>> ClaimNext(Io* io, OwnerClaim claim) {
-  const auto newest = co_await NewestClaim(io);
+  const auto newest = co_await NewestIncarnation(io);
   if (!newest.ok()) co_return newest.status();
   claim.incarnation = *newest;
   absl::Status status;
@@ -83,9 +132,9 @@ Task<absl::StatusOr<uint32_t>> ClaimNext(Io* io, OwnerClaim claim) {
   for (int i = 0; i < kClaimTriesMax; ++i) {
     if (claim.incarnation == UINT32_MAX) {
       co_return absl::FailedPreconditionError(absl::StrFormat(
-          "claiming the run: %s has the last number that there is; was it put "
-          "there by hand?",
-          ClaimName(claim.incarnation)));
+          "claiming the run: %d is the last number of an owner that there is, "
+          "and something in the run has it; was it put there by hand?",
+          claim.incarnation));
     }
     ++claim.incarnation;
     const std::string name = ClaimName(claim.incarnation);

@@ -18,11 +18,14 @@
 namespace holdfast::ckpt {
 
 // Makes what is missing of run.id, owners/ and checkpoints/, durably, and
-// returns the run's identity. `id_if_new` is the one of a run that has none.
+// returns the run's identity. `id_if_new` is the one of a run that has none,
+// neither in run.id nor in checkpoints/run.id. kFailedPrecondition, and nothing
+// is changed: checkpoints/ is another run's.
 Task<absl::StatusOr<RunId>> PrepareRun(Io* io, RunId id_if_new);
 
 // Puts the next free claim; of several jobs each gets a number of its own, and
-// the highest is the owner. `claim` comes with everything but its number.
+// the highest is the owner. Higher than any number in checkpoints/ as well,
+// should claims have been lost. `claim` comes with everything but its number.
 Task<absl::StatusOr<uint32_t>> ClaimNext(Io* io, OwnerClaim claim);
 
 // Moves the whole checkpoints of the line into names of `incarnation`, and

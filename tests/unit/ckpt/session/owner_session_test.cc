@@ -304,6 +304,60 @@ TEST_F(OwnerSessionTest, OnlyRankZeroTouchesNamesAtAStart) {
   EXPECT_EQ(Start()->LoadedBy(300), "");
 }
 
+// As after a copy of the directories alone, or a cut before its name was
+// synced.
+TEST_F(OwnerSessionTest, ARunWithoutItsRunIdIsTheRunOfItsCheckpoints) {
+  {
+    SimStorage storage(disk_, {.process = 80});
+    ASSERT_TRUE(Blocking(storage).Remove(kRunIdName).ok());
+  }
+  StartWorld::Options options;
+  options.tweak = [](int, OwnerOptions& owner) { owner.run_id_if_new.fill(9); };
+  const auto world = Start(options);
+  EXPECT_EQ(world->LoadedBy(300), "") << world->result(0).status;
+  EXPECT_EQ(world->result(0).run_id, tests::kTestRun);
+  EXPECT_EQ(*Look().run_id, tests::kTestRun);
+}
+
+TEST_F(OwnerSessionTest, CheckpointsOfAnotherRunAreNotMadeOnesOwn) {
+  {
+    SimStorage storage(disk_, {.process = 80});
+    Blocking disk(storage);
+    Check(disk.Remove(kRunIdName));
+    for (const uint32_t i : {1, 2}) {
+      Check(disk.Remove(ClaimName(i)));
+      Check(disk.Remove(SealName(i)));
+    }
+  }
+  const std::vector<std::string> before = disk_.Names();
+  StartWorld::Options options;
+  options.owner.resume = ResumeMode::kNever;
+  const auto world = Start(options);
+  EXPECT_TRUE(absl::IsFailedPrecondition(world->result(1).status))
+      << world->result(1).status;
+  EXPECT_EQ(disk_.Names(), before);
+}
+
+// With owners/ lost, the next owner must not take a number whose checkpoints
+// are still there: they would count as its own.
+TEST_F(OwnerSessionTest, ANumberInCheckpointsIsNotClaimedAgain) {
+  {
+    SimStorage storage(disk_, {.process = 80});
+    Blocking disk(storage);
+    for (const uint32_t i : {1, 2}) {
+      Check(disk.Remove(ClaimName(i)));
+      Check(disk.Remove(SealName(i)));
+    }
+  }
+  StartWorld::Options options;
+  options.owner.resume = ResumeMode::kNever;
+  const auto world = Start(options);
+  ASSERT_TRUE(world->result(0).status.ok()) << world->result(0).status;
+  EXPECT_FALSE(world->result(0).loaded.has_value());
+  EXPECT_EQ(Look().newest(), nullptr) << "an old checkpoint is offered";
+  EXPECT_EQ(world->result(0).incarnation, 3);
+}
+
 TEST_F(OwnerSessionTest, AClaimWithTheLastNumberStopsTheStart) {
   {
     SimStorage storage(disk_, {.process = 80});
@@ -313,7 +367,7 @@ TEST_F(OwnerSessionTest, AClaimWithTheLastNumberStopsTheStart) {
   EXPECT_TRUE(absl::IsFailedPrecondition(world->result(1).status))
       << world->result(1).status;
   EXPECT_THAT(world->result(1).status.message(),
-              HasSubstr("owners/i4294967295.claim"));
+              HasSubstr("4294967295 is the last number"));
 }
 
 // Directories that others rename while they are listed are found, or the
