@@ -9,7 +9,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -356,6 +358,93 @@ TEST(CheckpointerSilenceTest, AStorageThatDoesNotAnswerCountsAsFailures) {
     EXPECT_EQ(checkpointer.counters().failed_in_a_row, 0);
     EXPECT_TRUE(checkpointer.Close().ok());
   });
+}
+
+// 56 MiB of state on one rank, in the four kinds.
+class LargeLayout final : public JobLayout {
+ public:
+  LargeLayout() {
+    items_ = {{"w", "exp_avg", DType::kF32, {kRows, kColumns}},
+              {"w", "exp_avg_sq", DType::kF32, {kRows, kColumns}},
+              {"w", "master", DType::kF32, {kRows, kColumns}},
+              {"w", "weight", DType::kBf16, {kRows, kColumns}}};
+  }
+  int world() const override { return 1; }
+  const std::vector<ItemSpec>& items() const override { return items_; }
+  Holding StoredBy(Rank) const override {
+    Holding holding;
+    for (ItemIndex i = 0; i < items_.size(); ++i) {
+      holding.region_bytes.push_back(kRows * kColumns *
+                                     SizeOf(items_[i].dtype));
+      holding.fragments.push_back(
+          {i, WholeBox(items_[i].shape), 0, kRows * kColumns, i, 0});
+    }
+    return holding;
+  }
+  Holding WantedBy(Rank rank) const override { return StoredBy(rank); }
+  std::string description() const override { return "large"; }
+
+ private:
+  static constexpr int64_t kRows = 4096;
+  static constexpr int64_t kColumns = 1024;
+  std::vector<ItemSpec> items_;
+};
+
+// In bytes, from /proc/self/status; 0 when it is not there.
+int64_t MemoryLine(const std::string& name) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with(name)) return 1024 * std::stoll(line.substr(7));
+  }
+  return 0;
+}
+// The peak begins again from what is resident now, which is returned.
+int64_t ResetPeak() {
+  std::ofstream("/proc/self/clear_refs") << "5";
+  return MemoryLine("VmRSS:");
+}
+
+TEST_P(CheckpointerTest, NeitherASaveNorALoadHoldsASecondCopyOfTheState) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers keep memory of their own";
+#endif
+  constexpr int64_t kMiB = 1 << 20;
+  auto layout = std::make_shared<LargeLayout>();
+  std::vector<AlignedBuffer> memory;
+  std::vector<std::span<std::byte>> regions;
+  for (const uint64_t bytes : layout->StoredBy(Rank{0}).region_bytes) {
+    memory.emplace_back(bytes);
+    regions.push_back(memory.back().span());
+    std::memset(regions.back().data(), 1, bytes);
+  }
+  const auto open = [&] {
+    return Checkpointer::Open(Options(), std::move(MakeInprocGroups(1)[0]),
+                              layout, regions, RealClock());
+  };
+  auto saver = open();
+  ASSERT_TRUE(saver.ok()) << saver.status();
+  ASSERT_TRUE((*saver)->ClaimAndLoad({}).ok());
+  int64_t before = ResetPeak();
+  if (MemoryLine("VmHWM:") > before + kMiB) GTEST_SKIP() << "no clear_refs";
+  ASSERT_TRUE((*saver)->BeginSave({1, {}}).ok());
+  for (uint32_t r = 0; r < regions.size(); ++r) {
+    (*saver)->FenceWrite(r, 0, regions[r].size());
+    std::memset(regions[r].data(), 2, regions[r].size());
+  }
+  EXPECT_TRUE(Finish(**saver).status.ok());
+  EXPECT_TRUE((*saver)->Close().ok());
+  EXPECT_EQ((*saver)->arena_bytes(), 4u * kMiB);
+  EXPECT_LT(MemoryLine("VmHWM:") - before, 16 * kMiB) << "of 56 MiB of state";
+
+  auto loader = open();
+  ASSERT_TRUE(loader.ok()) << loader.status();
+  before = ResetPeak();
+  ASSERT_TRUE((*loader)->ClaimAndLoad({}).ok());
+  EXPECT_LT(MemoryLine("VmHWM:") - before, 28 * kMiB)
+      << "16 MiB of reads, of 56 MiB of state";
+  EXPECT_EQ(regions[0][12345], std::byte{1});
+  EXPECT_EQ(regions[3].back(), std::byte{1});
+  EXPECT_TRUE((*loader)->Close().ok());
 }
 
 // A group whose Poll does not come back for a while, as no call of a thread
