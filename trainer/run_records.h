@@ -39,8 +39,8 @@ struct MetricsLine {
   double grad_norm = 0;
   uint64_t grad_norm_bits = 0;  // of the norm as a double
   double lr = 0;
-  int64_t tokens = 0;  // counting tokens of this step
-  double tokens_per_s = 0;
+  int64_t tokens = 0;       // counting tokens of this step
+  double tokens_per_s = 0;  // all tokens, masked ones included
   double step_ms = 0;
   double mfu = 0;  // share of the matrix-product speed measured at start
   int64_t peak_bytes = 0;  // largest resident memory of any rank so far

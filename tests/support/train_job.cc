@@ -5,6 +5,7 @@
 #include <atomic>
 #include <fstream>
 #include <memory>
+#include <span>
 #include <sstream>
 #include <thread>
 #include <utility>
@@ -13,6 +14,8 @@
 #include "ckpt/base/check.h"
 #include "ckpt/base/log.h"
 #include "ckpt/base/philox.h"
+#include "ckpt/format/digest.h"
+#include "ckpt/format/manifest.h"
 #include "ckpt/group/inproc_group.h"
 #include "trainer/data/token_writer.h"
 #include "trainer/parallel/inproc_collectives.h"
@@ -87,6 +90,7 @@ std::vector<trainer::TrainOutcome> TrainJob::Run() {
   trainer::InprocWorld world(ranks);
   std::vector<std::unique_ptr<ckpt::Group>> groups =
       ckpt::MakeInprocGroups(ranks);
+  abort = [&world](const absl::Status& why) { world.Abort(why); };
   std::vector<trainer::TrainOutcome> outcomes(static_cast<size_t>(ranks));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -121,7 +125,22 @@ std::vector<trainer::TrainOutcome> TrainJob::Run() {
     });
   }
   for (std::thread& thread : threads) thread.join();
+  abort = nullptr;
   return outcomes;
+}
+
+std::string TrainJob::DigestOf(const std::string& name) const {
+  std::ifstream file(
+      options.run_dir + "/checkpoints/" + name + "/" + ckpt::kManifestName,
+      std::ios::binary);
+  if (!file) return "";
+  std::ostringstream text;
+  text << file.rdbuf();
+  const std::string bytes = text.str();
+  const auto manifest = ckpt::DecodeManifest(
+      std::as_bytes(std::span<const char>(bytes.data(), bytes.size())));
+  HF_CHECK(manifest.ok(), "%s", manifest.status().ToString());
+  return ckpt::ToHex(ckpt::LogicalDigest(*manifest));
 }
 
 nlohmann::json TrainJob::Status() const {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "ckpt/layout/mesh.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/temp_dir.h"
@@ -35,6 +36,10 @@ class TrainJob {
   // of the four parts of an evaluation and after each step. May be empty.
   std::function<trainer::SignalAction(int rank, int look)> signals;
 
+  // While Run runs: every rank that waits or will wait for another gets this
+  // error, as when a process dies.
+  std::function<void(const absl::Status& why)> abort;
+
   // The job, to the end of every rank. A rank that leaves its peers waiting
   // ends them, as a process would.
   std::vector<trainer::TrainOutcome> Run();
@@ -46,6 +51,10 @@ class TrainJob {
 
   // Writes random tokens, a function of `seed`, as the token set `name`.
   void WriteTokens(const std::string& name, uint64_t seed) const;
+
+  // The logical digest in the manifest of RUN/checkpoints/NAME; "" when there
+  // is none.
+  std::string DigestOf(const std::string& name) const;
 
   nlohmann::json Status() const;  // null when there is no status.json
   // Steps of the committed saves in the journal, in order.

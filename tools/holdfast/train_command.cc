@@ -1,7 +1,10 @@
 // tools/holdfast/train_command.cc: one rank of a job, as a process.
 
+#include <unistd.h>
+
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -25,9 +28,13 @@
 namespace holdfast::tools {
 namespace {
 
-// Long enough for every rank of a large job to arrive, short enough that a job
-// with a missing one does not linger.
-constexpr absl::Duration kFinalizeTimeout = absl::Seconds(60);
+// Ranks of a large job start minutes apart.
+constexpr absl::Duration kJoinTimeout = absl::Minutes(10);
+
+// Longer than rank 0 may take to close its checkpointer, retention included
+// (CheckpointerOptions::close_timeout_ms, two minutes), while the others are
+// here already.
+constexpr absl::Duration kFinalizeTimeout = absl::Minutes(4);
 
 void SayOutcome(const trainer::TrainOutcome& outcome, int rank) {
   const bool good = outcome.exit_code == trainer::kExitFinished ||
@@ -51,6 +58,21 @@ void LeaveReport(const std::string& run_dir, uint32_t incarnation,
   trainer::WriteStatusFile(run_dir, "failed", trainer::kUnknownStep,
                            incarnation, report.exit_code, report.message)
       .IgnoreError();
+}
+
+// Under a watchdog of its own: the job's is told by the job who waits where.
+absl::StatusOr<std::unique_ptr<trainer::Job>> JoinJob(
+    trainer::Heartbeat& heartbeat) {
+  trainer::WatchdogOptions watch;
+  const auto env = trainer::ReadLauncherEnv(
+      [](const char* name) -> const char* { return std::getenv(name); });
+  if (env.ok()) watch.rank = env->rank;
+  char host[256] = "";
+  if (gethostname(host, sizeof(host) - 1) == 0) watch.host = host;
+  const trainer::Watchdog watchdog(heartbeat, std::move(watch));
+  const trainer::Heartbeat::Scope scope(&heartbeat, "joining the job",
+                                        kJoinTimeout);
+  return trainer::OpenJob(&heartbeat);
 }
 
 // As the system has it, for env.json.
@@ -94,8 +116,7 @@ int RunTrain(const TrainOptions& options) {
   train.accept_change = options.accept_changes;
 
   trainer::Heartbeat heartbeat;
-  absl::StatusOr<std::unique_ptr<trainer::Job>> job =
-      trainer::OpenJob(&heartbeat);
+  absl::StatusOr<std::unique_ptr<trainer::Job>> job = JoinJob(heartbeat);
   if (!job.ok()) {
     HF_LOG_ERROR("joining the job: %s", std::string(job.status().message()));
     return trainer::ExitCodeOf(job.status());
@@ -128,8 +149,11 @@ int RunTrain(const TrainOptions& options) {
   env.processors_on_host = (*job)->processors();
   env.on_claimed = [&](uint32_t claimed) { incarnation = claimed; };
   env.command = OwnCommandLine();
-  absl::StatusOr<std::unique_ptr<ckpt::Group>> group =
-      (*job)->OpenCheckpointGroup();
+  absl::StatusOr<std::unique_ptr<ckpt::Group>> group = [&] {
+    const trainer::Heartbeat::Scope scope(
+        &heartbeat, "opening the checkpoint group", kJoinTimeout);
+    return (*job)->OpenCheckpointGroup();
+  }();
   if (!group.ok()) {
     HF_LOG_ERROR("opening the checkpoint group: %s",
                  std::string(group.status().message()));

@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/train_job.h"
@@ -115,6 +116,69 @@ TEST(TrainLoopTest, StoppedAndResumedOnOtherLayoutsItHasTheSameBits) {
   for (const MetricsLine& line : lines) layouts.insert(line.layout);
   EXPECT_EQ(layouts.size(), 3u);
   EXPECT_EQ(FirstDifference(reference.Metrics(), lines), "");
+}
+
+TEST(TrainLoopTest, WhatIsLoadedOnAnyLayoutIsWhatWasSaved) {
+  for (const char* tied : {"model.tied=true", "model.tied=false"}) {
+    TrainJob job;
+    job.Set(tied);
+    job.Set("model.layers=3");
+    LeaveAtLook(job, 6);
+    EXPECT_THAT(job.Run(), AllEndWith(kExitSavedRestart));
+    const std::string saved = job.DigestOf("step-000000004.i0001.a01") +
+                              job.DigestOf("step-000000004.i0001.a02");
+    ASSERT_NE(saved, "");
+
+    // Each goes back there and saves before its first step.
+    job.options.resume = "4";
+    std::vector<float> losses;
+    int incarnation = 1;
+    for (const ckpt::Mesh& mesh :
+         {ckpt::Mesh{.dp = 3}, ckpt::Mesh{.pp = 3}, ckpt::Mesh{.tp = 2},
+          ckpt::Mesh{.tp = 2, .pp = 2}, ckpt::Mesh{}}) {
+      job.mesh = mesh;
+      job.signals = [](int, int look) {
+        return look == 2   ? SignalAction::kSave
+               : look <= 2 ? SignalAction::kNone
+                           : SignalAction::kSaveAndLeave;
+      };
+      EXPECT_THAT(job.Run(), AllEndWith(kExitSavedRestart));
+      ++incarnation;
+      EXPECT_EQ(job.DigestOf(
+                    absl::StrFormat("step-000000004.i%04d.a01", incarnation)),
+                saved)
+          << ckpt::ToString(mesh) << " " << tied;
+      losses.push_back(static_cast<float>(job.Metrics().back().loss));
+    }
+    // Bits on any DP and PP; the same to rounding on another TP, whose
+    // vocabulary is padded to other rows.
+    EXPECT_EQ(losses[0], losses[4]);
+    EXPECT_EQ(losses[1], losses[4]);
+    EXPECT_NEAR(losses[2] / losses[4], 1, 1e-3);
+    EXPECT_NEAR(losses[3] / losses[4], 1, 1e-3);
+  }
+}
+
+TEST(TrainLoopTest, ARankThatDiesInAStepTakesTheOthersWithIt) {
+  for (const int at : {3, 4}) {
+    TrainJob job;
+    job.mesh = {.pp = 3};
+    job.Set("model.layers=3");
+    job.Set("checkpoint.interval=1");
+    job.signals = [&](int rank, int look) {
+      if (rank == 1 && look == at) {
+        job.abort(absl::AbortedError("rank 1 died"));
+      }
+      return SignalAction::kNone;
+    };
+    const auto outcomes = job.Run();
+    EXPECT_THAT(outcomes, AllEndWith(kExitIo));
+    EXPECT_THAT(outcomes, Each(Field("peers_may_wait",
+                                     &TrainOutcome::peers_may_wait, true)));
+    EXPECT_EQ(job.Status()["state"], "failed");
+    job.signals = nullptr;
+    EXPECT_THAT(job.Run(), AllEndWith(kExitFinished));
+  }
 }
 
 TEST(TrainLoopTest, ASecondRunOfAFinishedOneFinishesAtOnce) {
