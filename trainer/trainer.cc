@@ -48,6 +48,7 @@ struct Agreement {
   bool save_in_flight = false;  // somewhere
   int64_t failed_in_a_row = 0;
   int64_t peak_bytes = 0;
+  bool lost_run = false;  // another job has taken the run
 };
 
 class Loop {
@@ -70,6 +71,7 @@ class Loop {
   // Adds to `line` when an evaluation is due; leaves early when asked to leave.
   absl::Status Evaluate(MetricsLine& line);
   void Report(const MetricsLine& line);
+  absl::Status LostRun() const;
   // Exit code and message of a run that may not go on, if it may not.
   absl::Status RefuseToGoOn(const Agreement& agreement) const;
   absl::StatusOr<Agreement> AgreeOnNext(bool save_due);
@@ -101,6 +103,7 @@ class Loop {
   bool beside_save_ = false;  // a save was in flight during the last step
   bool memory_reported_ = false;
   bool records_work_ = true;
+  bool lost_run_ = false;  // a save of this rank was refused for that
   int64_t steps_made_ = 0;
 };
 
@@ -130,6 +133,7 @@ absl::StatusOr<Agreement> Loop::AgreeOnNext(bool save_due) {
       run_.checkpointer->save_in_flight(),
       run_.checkpointer->counters().failed_in_a_row,
       ReadProcessMemory().peak_bytes,
+      lost_run_,
   };
   HF_RETURN_IF_ERROR(world_.AllReduceMax(std::span<int64_t>(values)));
   const auto agreed = static_cast<SignalAction>(values[0]);
@@ -140,6 +144,7 @@ absl::StatusOr<Agreement> Loop::AgreeOnNext(bool save_due) {
   agreement.save_in_flight = values[2] != 0;
   agreement.failed_in_a_row = values[3];
   agreement.peak_bytes = values[4];
+  agreement.lost_run = values[5] != 0;
   return agreement;
 }
 
@@ -162,6 +167,10 @@ void Loop::CollectSave(std::optional<ckpt::SaveReport> report) {
       HF_LOG_INFO("step %d: saved %s: %s", report->step, name,
                   SaveText(*report));
     }
+  } else if (report->outcome == Outcome::kAborted &&
+             absl::IsFailedPrecondition(report->status)) {
+    lost_run_ = true;
+    HF_LOG_WARNING("%s", std::string(report->status.message()));
   } else {
     HF_LOG_WARNING(
         "saving step %d (%s): %s; the save is abandoned, training goes on, "
@@ -222,9 +231,10 @@ absl::Status Loop::SaveAndWait(const char* why, absl::Duration patience) {
     // All ranks must begin the same save or none: durable is what all say, and
     // in flight what any says.
     int64_t values[] = {-run_.checkpointer->counters().last_durable_step,
-                        run_.checkpointer->save_in_flight()};
+                        run_.checkpointer->save_in_flight(), lost_run_};
     HF_RETURN_IF_ERROR(world_.AllReduceMax(std::span<int64_t>(values)));
     if (-values[0] == run_.state.step) return absl::OkStatus();
+    if (values[2] != 0) return LostRun();
     if (values[1] != 0) {
       return absl::UnavailableError(absl::StrFormat(
           "step %d could not be saved (%s): a save was not over within %s; the "
@@ -377,7 +387,16 @@ void Loop::Report(const MetricsLine& line) {
   Recorded(recorded);
 }
 
+// To be started again would take the run back from the job that has it.
+absl::Status Loop::LostRun() const {
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "another job has taken the run in %s: this one, incarnation %d, can save "
+      "nothing any more and stops at step %d",
+      run_.options.run_dir, run_.load.incarnation, run_.state.step));
+}
+
 absl::Status Loop::RefuseToGoOn(const Agreement& agreement) const {
+  if (agreement.lost_run) return LostRun();
   if (agreement.failed_in_a_row >= run_.config.checkpoint.failures_max) {
     return absl::UnavailableError(absl::StrFormat(
         "%d saves in a row have failed (checkpoint.failures_max = %d): "

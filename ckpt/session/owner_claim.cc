@@ -26,7 +26,7 @@ absl::Status While(const std::string& doing, const absl::Status& status) {
 }
 
 absl::Status LostTo(uint32_t newer, uint32_t own) {
-  return absl::AbortedError(absl::StrFormat(
+  return absl::FailedPreconditionError(absl::StrFormat(
       "owner i%04d has taken the run from this job, i%04d: another job runs "
       "in this directory; this one stops and has changed nothing that counts",
       newer, own));

@@ -33,11 +33,11 @@ Task<absl::StatusOr<uint32_t>> ClaimNext(Io* io, OwnerClaim claim);
 // where the catalog said; read it again. Where the storage cannot rename,
 // nothing is done: the seal alone decides.
 //
-// kAborted: a newer owner has been here.
+// kFailedPrecondition: a newer owner has been here.
 Task<absl::Status> AdoptLine(Io* io, Catalog* catalog, uint32_t incarnation,
                              bool* stale);
 
-// kAborted: the run belongs to a newer owner.
+// kFailedPrecondition: the run belongs to a newer owner.
 Task<absl::Status> CheckOwner(Io* io, uint32_t incarnation);
 
 // Before it CheckOwner. kUnavailable when it is not certain that the seal is

@@ -242,7 +242,7 @@ Task<absl::Status> OwnerSession::State::LoadAndDecide() {
     if (status.ok()) co_return status;
     // A new owner moves directories away: that looks like damage, and is not.
     const absl::Status owner = co_await CheckOwner(&io, result.incarnation);
-    if (absl::IsAborted(owner)) co_return owner;
+    if (absl::IsFailedPrecondition(owner)) co_return owner;
     if (late() && !absl::IsDeadlineExceeded(status)) {
       co_return absl::DeadlineExceededError(
           absl::StrFormat("starting took longer than %s; the last word was: %s",

@@ -200,7 +200,7 @@ TEST_F(AdoptionTest, OfTwoJobsThatStartTogetherTheRunKeepsWhatItHad) {
         EXPECT_EQ(world->LoadedBy(300), "");
         ++owners;
       } else {
-        EXPECT_TRUE(absl::IsAborted(world->result(0).status))
+        EXPECT_TRUE(absl::IsFailedPrecondition(world->result(0).status))
             << world->result(0).status;
       }
     }

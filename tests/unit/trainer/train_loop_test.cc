@@ -29,6 +29,7 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::Field;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Not;
 using tests::FirstDifference;
 using tests::TrainJob;
@@ -313,6 +314,27 @@ TEST(TrainLoopTest, AFullDiskEndsTheRunAfterThreeSavesAndLeavesTheOldOne) {
   LeaveAtLook(job, 3);
   EXPECT_THAT(job.Run(), AllEndWith(kExitSavedRestart));
   EXPECT_THAT(job.SavedSteps(), ElementsAre(2, 3));
+}
+
+// Started again by itself it would take the run back, and so on for ever.
+TEST(TrainLoopTest, AJobThatLostItsRunStopsForAPerson) {
+  for (const int steps : {2, 40}) {  // at the last save, and before
+    TrainJob job;
+    job.mesh.dp = 2;
+    job.Set(absl::StrFormat("train.steps=%d", steps));
+    job.signals = [&job](int rank, int look) {
+      if (rank == 0 && look == 2) {
+        std::ofstream(job.options.run_dir + "/owners/i0002.claim") << "mine";
+      }
+      return SignalAction::kNone;
+    };
+    const auto outcomes = job.Run();
+    EXPECT_THAT(outcomes, AllEndWith(kExitConfig));
+    EXPECT_THAT(outcomes[0].message,
+                HasSubstr("another job has taken the run"));
+    EXPECT_LT(outcomes[0].step, 10);
+    EXPECT_THAT(job.SavedSteps(), IsEmpty());
+  }
 }
 
 TEST(TrainLoopTest, OneFailedSaveStopsNobody) {

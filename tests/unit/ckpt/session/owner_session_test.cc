@@ -425,7 +425,7 @@ TEST_F(OwnerSessionTest, AJobWhoseRunIsTakenWhileItLoadsDoesNotSeal) {
     };
   };
   const auto world = Start(options);
-  EXPECT_TRUE(absl::IsAborted(world->result(2).status))
+  EXPECT_TRUE(absl::IsFailedPrecondition(world->result(2).status))
       << world->result(2).status;
   EXPECT_THAT(world->result(2).status.message(),
               HasSubstr("owner i0004 has taken the run"));
