@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -205,8 +206,11 @@ class ThreadedCheckpointer final : public Checkpointer {
           lock, absl::ToChronoNanoseconds(std::min(patience, kForever)),
           [this] { return box_.ended; });
       if (!box_.ended) {
-        // Nobody can take it back from the storage. What it uses stays.
-        job_.release();
+        // Nobody can take it back from the storage. What it uses stays, where
+        // leak checkers find it.
+        static std::atomic<Job*> given_up = nullptr;
+        Job* const job = job_.release();
+        job->next_given_up = given_up.exchange(job);
         return HungStatus("closing the checkpointer");
       }
     }
@@ -238,6 +242,7 @@ class ThreadedCheckpointer final : public Checkpointer {
     Fence fence;
     CkptBox box;
     std::unique_ptr<CkptThread> thread;
+    Job* next_given_up = nullptr;
   };
 
   absl::Duration NotAliveFor() const {
