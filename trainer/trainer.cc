@@ -172,12 +172,9 @@ void Loop::CollectSave(std::optional<ckpt::SaveReport> report) {
     lost_run_ = true;
     HF_LOG_WARNING("%s", std::string(report->status.message()));
   } else {
-    HF_LOG_WARNING(
-        "saving step %d (%s): %s; the save is abandoned, training goes on, "
-        "step "
-        "%d is still whole",
-        report->step, name, report->status.ToString(),
-        run_.checkpointer->counters().last_durable_step);
+    // The message says what becomes of it.
+    HF_LOG_WARNING("step %d: not saved as %s: %s", report->step, name,
+                   std::string(report->status.message()));
   }
   const auto outcome = [&]() -> const char* {
     switch (report->outcome) {

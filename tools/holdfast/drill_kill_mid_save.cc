@@ -40,6 +40,9 @@ using trainer::SegmentComparison;
 constexpr int64_t kStepsComparedMin = 5;
 // The longest a job of a drill may take.
 constexpr absl::Duration kJobTimeout = absl::Minutes(30);
+// Between two looks at the step that a job has reached: a small model's steps
+// take milliseconds.
+constexpr absl::Duration kLook = absl::Milliseconds(20);
 // Loss of the first step after a change of TP, relative (trainer/DESIGN.md).
 constexpr double kTpGapMaxBf16 = 1e-3;
 constexpr double kTpGapMaxF32 = 1e-5;
@@ -299,7 +302,7 @@ absl::Status KillMidSave::ResumeUntil(size_t layout,
   const absl::Duration end = ckpt::RealClock().Monotonic() + kJobTimeout;
   const uint32_t incarnation = static_cast<uint32_t>(layout) + 1;
   bool asked = !stop_at.has_value();
-  while (!child.WaitFor(absl::Milliseconds(100))) {
+  while (!child.WaitFor(kLook)) {
     if (ckpt::RealClock().Monotonic() > end) {
       return absl::DeadlineExceededError(
           absl::StrFormat("the resumed job did not end within %s",
