@@ -287,14 +287,15 @@ nlohmann::json SmallRuns::Status(const std::string& run) const {
 }
 
 void SmallRuns::ExpectSameSteps(const std::string& reference,
-                                const std::string& run, int64_t first) const {
+                                const std::string& run, int64_t first,
+                                int64_t last) const {
   std::map<int64_t, trainer::MetricsLine> expected;
   for (trainer::MetricsLine& line : Metrics(reference)) {
     expected[line.step] = std::move(line);
   }
   int64_t compared = 0;
   for (const trainer::MetricsLine& line : Metrics(run)) {
-    if (line.step < first) continue;
+    if (line.step < first || line.step > last) continue;
     ASSERT_TRUE(expected.contains(line.step))
         << reference << " has no step " << line.step;
     const trainer::MetricsLine& other = expected[line.step];

@@ -119,10 +119,10 @@ class SmallRuns {
                                              const std::string& event) const;
   nlohmann::json Status(const std::string& run) const;
 
-  // Fails the test unless the steps from `first` on, of which there must be
-  // some, have the loss, norm and samples of `reference`, bit for bit.
+  // Fails the test unless the steps from `first` to `last`, of which there must
+  // be some, have the loss, norm and samples of `reference`, bit for bit.
   void ExpectSameSteps(const std::string& reference, const std::string& run,
-                       int64_t first = 1) const;
+                       int64_t first = 1, int64_t last = INT64_MAX) const;
 
   // Processes of the ranks of a job that runs, by rank.
   std::map<int, pid_t> RankPids(const std::string& run) const;
