@@ -210,6 +210,7 @@ class ThreadedCheckpointer final : public Checkpointer {
         // leak checkers find it.
         static std::atomic<Job*> given_up = nullptr;
         Job* const job = job_.release();
+        job->thread->Abandon();
         job->next_given_up = given_up.exchange(job);
         return HungStatus("closing the checkpointer");
       }

@@ -74,6 +74,10 @@ class CkptThread {
              Clock* clock, SavePlans* plans, Fence* fence, CkptBox* box);
   ~CkptThread();  // box->stop is set
 
+  // The thread goes on by itself, this object and all that it uses with it:
+  // neither may be destroyed any more.
+  void Abandon() { thread_.detach(); }
+
  private:
   void Run();
   absl::Status OpenStorages();

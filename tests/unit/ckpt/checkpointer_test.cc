@@ -447,12 +447,17 @@ TEST_P(CheckpointerTest, NeitherASaveNorALoadHoldsASecondCopyOfTheState) {
   EXPECT_TRUE((*loader)->Close().ok());
 }
 
+// Outlive the thread that is left behind.
+std::atomic<bool> group_hangs = false;
+std::atomic<int> groups_ended = 0;
+
 // A group whose Poll does not come back for a while, as no call of a thread
 // does that the kernel holds.
 class HangingGroup : public Group {
  public:
-  HangingGroup(std::unique_ptr<Group> group, std::atomic<bool>& hangs)
-      : group_(std::move(group)), hangs_(hangs) {}
+  explicit HangingGroup(std::unique_ptr<Group> group)
+      : group_(std::move(group)) {}
+  ~HangingGroup() override { ++groups_ended; }
   Rank rank() const override { return group_->rank(); }
   int size() const override { return group_->size(); }
   std::string HostOf(Rank rank) const override { return group_->HostOf(rank); }
@@ -461,13 +466,12 @@ class HangingGroup : public Group {
     group_->Send(to, tag, body);
   }
   std::optional<Message> Poll() override {
-    while (hangs_) RealClock().Sleep(absl::Milliseconds(5));
+    while (group_hangs) RealClock().Sleep(absl::Milliseconds(5));
     return group_->Poll();
   }
 
  private:
   std::unique_ptr<Group> group_;
-  std::atomic<bool>& hangs_;
 };
 
 TEST(CheckpointerSilenceTest, AThreadThatHangsHoldsNeitherALoadNorTheEndUp) {
@@ -478,28 +482,26 @@ TEST(CheckpointerSilenceTest, AThreadThatHangsHoldsNeitherALoadNorTheEndUp) {
     if (at_load) options.load_timeout_ms = 300;
     options.io_timeout_ms = 300;
     options.close_timeout_ms = 100;
-    std::atomic<bool> hangs = at_load;
-    auto layout = std::make_shared<SimLayout>(1);
-    {
-      Party party(layout,
-                  std::make_unique<HangingGroup>(
-                      std::move(MakeInprocGroups(1)[0]), hangs),
-                  options);
-      ASSERT_TRUE(party.status().ok()) << party.status();
-      const auto loaded = party.checkpointer().ClaimAndLoad({});
-      EXPECT_EQ(
-          loaded.status().code(),
-          at_load ? absl::StatusCode::kDeadlineExceeded : absl::StatusCode::kOk)
-          << loaded.status();
-      hangs = true;
-      RealClock().Sleep(absl::Milliseconds(400));
-      const absl::Status closed = party.checkpointer().Close();
-      EXPECT_EQ(closed.code(), absl::StatusCode::kDeadlineExceeded) << closed;
-      EXPECT_THAT(std::string(closed.message()), HasSubstr(dir.path()));
-      hangs = false;
-      // It finds its end by itself, while what it uses is still there.
-      RealClock().Sleep(absl::Milliseconds(200));
-    }
+    group_hangs = at_load;
+    groups_ended = 0;
+    Party party(
+        std::make_shared<SimLayout>(1),
+        std::make_unique<HangingGroup>(std::move(MakeInprocGroups(1)[0])),
+        options);
+    ASSERT_TRUE(party.status().ok()) << party.status();
+    const auto loaded = party.checkpointer().ClaimAndLoad({});
+    EXPECT_EQ(loaded.status().code(), at_load
+                                          ? absl::StatusCode::kDeadlineExceeded
+                                          : absl::StatusCode::kOk)
+        << loaded.status();
+    group_hangs = true;
+    RealClock().Sleep(absl::Milliseconds(400));
+    const absl::Status closed = party.checkpointer().Close();
+    EXPECT_EQ(closed.code(), absl::StatusCode::kDeadlineExceeded) << closed;
+    EXPECT_THAT(std::string(closed.message()), HasSubstr(dir.path()));
+    // It finds its end by itself, while the regions are still there.
+    group_hangs = false;
+    while (groups_ended == 0) RealClock().Sleep(absl::Milliseconds(5));
   }
 }
 
