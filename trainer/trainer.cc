@@ -14,6 +14,7 @@
 
 #include "trainer/trainer.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <filesystem>
@@ -78,8 +79,8 @@ class Loop {
   absl::Status BeginSave();
   // Reports a save that has ended, if one has.
   void CollectSave(std::optional<ckpt::SaveReport> report);
-  // Saves the present step unless that is done already, and waits for it, each
-  // time at most `patience`.
+  // Saves the present step unless that is done already, and waits for it and
+  // for what is in flight before it, at most `patience` in all.
   absl::Status SaveAndWait(const char* why, absl::Duration patience);
   void Journal(const std::string& event,
                std::map<std::string, JournalValue> facts);
@@ -219,12 +220,14 @@ absl::Status Loop::BeginSave() {
 }
 
 absl::Status Loop::SaveAndWait(const char* why, absl::Duration patience) {
+  // A rank that waits here for one that hangs must name it in the end.
+  const Heartbeat::Scope scope(
+      env_.heartbeat, "wait for a save",
+      patience + absl::Seconds(run_.config.fault.step_timeout_s));
+  const absl::Duration end = env_.clock->Monotonic() + patience;
   for (int tries = 0; tries < 2; ++tries) {
-    // A rank that waits here for one that hangs must name it in the end.
-    const Heartbeat::Scope scope(
-        env_.heartbeat, "wait for a save",
-        patience + absl::Seconds(run_.config.fault.step_timeout_s));
-    CollectSave(run_.checkpointer->WaitForSave(patience));
+    CollectSave(run_.checkpointer->WaitForSave(
+        std::max(end - env_.clock->Monotonic(), absl::ZeroDuration())));
     // All ranks must begin the same save or none: durable is what all say, and
     // in flight what any says.
     int64_t values[] = {-run_.checkpointer->counters().last_durable_step,

@@ -631,6 +631,21 @@ TEST(TrainLoopTest, ASaveThatOutlastsTheGraceIsGivenUpWithAWord) {
   EXPECT_THAT(outcomes[0].message, HasSubstr("fault.grace_s"));
 }
 
+TEST(TrainLoopTest, TheGraceCountsForTheSaveInFlightAndTheLastOneTogether) {
+  TrainJob job;
+  job.Set("checkpoint.interval=2");
+  job.Set("fault.grace_s=1");
+  // Each save takes 900 ms: that of step 2 and that of step 3 take more than
+  // one second.
+  job.options.fault_spec =
+      "match=step-000000002,op=sync,do=delay,ms=900,lasting=no;"
+      "match=step-000000003,op=sync,do=delay,ms=900,lasting=no";
+  LeaveAtLook(job, 5);  // after step 3
+  const auto outcomes = job.Run();
+  EXPECT_THAT(outcomes, AllEndWith(kExitIo));
+  EXPECT_THAT(outcomes[0].message, HasSubstr("fault.grace_s"));
+}
+
 TEST(TrainLoopTest, ADeviceThatIsNotBuiltIsRefused) {
   TrainJob job;
   job.Set("device=fake");
