@@ -443,7 +443,9 @@ TEST(TrainLoopTest, ASeedOrDataOrModelThatChangedIsRefused) {
   const auto sets = job.options.sets;
   for (const char* set :
        {"train.seed=2", "optim.lr=0.02", "batch.global_seqs=16",
-        "data.eval_fraction=0.5", "numerics.virtual_dp=2"}) {
+        "data.eval_fraction=0.5", "numerics.virtual_dp=2", "model.seq_len=9",
+        "model.rope_theta=500000.0", "optim.beta2=0.9",
+        "numerics.compute=f32"}) {
     job.options.sets = sets;
     job.Set(set);
     const auto outcomes = job.Run();
@@ -472,6 +474,27 @@ TEST(TrainLoopTest, WeightsAsAStartDoNotHideAChangeAtTheNextOne) {
   EXPECT_EQ(job.Metrics().front().step, 1);
   job.Set("train.seed=2");
   EXPECT_THAT(job.Run(), AllEndWith(kExitConfig));
+}
+
+TEST(TrainLoopTest, WeightsAloneAreTheSameOnAnyLayout) {
+  TrainJob donor;
+  donor.Set("train.steps=2");
+  EXPECT_THAT(donor.Run(), AllEndWith(kExitFinished));
+  std::vector<MetricsLine> whole;
+  for (const ckpt::Mesh& mesh : {ckpt::Mesh{}, ckpt::Mesh{.pp = 2, .dp = 2}}) {
+    TrainJob job;
+    job.mesh = mesh;
+    job.Set("train.steps=3");
+    job.options.init_from = donor.options.run_dir;
+    job.options.init_weights_only = true;
+    EXPECT_THAT(job.Run(), AllEndWith(kExitFinished));
+    if (whole.empty()) whole = job.Metrics();
+    EXPECT_EQ(FirstDifference(whole, job.Metrics()), "");
+  }
+  // From the first sample, with weights that have seen it already.
+  EXPECT_EQ(whole.front().step, 1);
+  EXPECT_EQ(whole.front().sample_digest, donor.Metrics()[0].sample_digest);
+  EXPECT_LT(whole.front().loss, donor.Metrics()[0].loss);
 }
 
 TEST(TrainLoopTest, AWholeStateFromAnotherRunMustFitThisOne) {
