@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 
 namespace holdfast::trainer {
@@ -37,8 +38,10 @@ std::vector<SegmentComparison> CompareSegments(
     segment.norm_equal += line.grad_norm_bits == expected.grad_norm_bits;
     segment.samples_equal += line.sample_digest == expected.sample_digest;
     if (expected.loss != 0) {
-      const double gap =
+      // A loss that is no number is as far away as can be.
+      double gap =
           std::abs(line.loss - expected.loss) / std::abs(expected.loss);
+      if (std::isnan(gap)) gap = std::numeric_limits<double>::infinity();
       if (segment.steps == 1) segment.loss_gap_first = gap;
       segment.loss_gap_max = std::max(segment.loss_gap_max, gap);
     }

@@ -2,6 +2,7 @@
 
 #include "trainer/compare_runs.h"
 
+#include <cmath>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -49,6 +50,21 @@ TEST(CompareRunsTest, AStepWithoutAReferenceIsNotEqual) {
   EXPECT_EQ(segments[0].missing, 1);
   EXPECT_FALSE(segments[0].bits_equal());
   EXPECT_FALSE(segments[0].all_samples_equal());
+}
+
+TEST(CompareRunsTest, GapsAreRelativeAndALossThatIsNoNumberIsFarthest) {
+  const std::vector<MetricsLine> reference = {Line(1, 7), Line(2, 8),
+                                              Line(3, 9)};
+  std::vector<MetricsLine> other = reference;
+  other[0].loss = 2.02;
+  other[1].loss = 1.8;
+  auto segments = CompareSegments(reference, other);
+  EXPECT_NEAR(segments[0].loss_gap_first, 0.01, 1e-9);
+  EXPECT_NEAR(segments[0].loss_gap_max, 0.1, 1e-9);
+  other[0].loss = std::nan("");
+  segments = CompareSegments(reference, other);
+  EXPECT_GT(segments[0].loss_gap_first, 1e300);
+  EXPECT_GT(segments[0].loss_gap_max, 1e300);
 }
 
 TEST(CompareRunsTest, OtherSamplesAreSeenAlthoughLossesAgree) {
