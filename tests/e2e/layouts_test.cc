@@ -3,6 +3,7 @@
 // of the quickstart, in small.
 
 #include <cmath>
+#include <filesystem>
 
 #include "gmock/gmock.h"
 #include "tests/e2e/job_test.h"
@@ -136,12 +137,16 @@ TEST_F(LayoutsTest, AnotherTpHasTheSameStateAndNearlyTheSameLoss) {
 }
 
 TEST_F(LayoutsTest, ANewRunBeginsFromAnotherOnAnotherLayout) {
-  runs_.TrainToTheEnd("a", {.ranks = 2});
-  runs_.TrainToTheEnd(
-      "b",
-      {.ranks = 4, .pp = 2, .words = {"--init-from", runs_.Path("a") + "@4"}});
-  runs_.ExpectSameSteps("a", "b", 5);
-  EXPECT_EQ(runs_.Digest("a"), runs_.Digest("b"));
+  runs_.TrainToTheEnd("a@home", {.ranks = 2, .sets = {"train.steps=4"}});
+  for (const char* from : {"a@home@4", "a@home"}) {
+    std::filesystem::remove_all(runs_.Path("b"));
+    runs_.TrainToTheEnd(
+        "b", {.ranks = 4, .pp = 2, .words = {"--init-from", runs_.Path(from)}});
+    EXPECT_EQ(runs_.Metrics("b").front().step, 5) << from;
+  }
+  runs_.TrainToTheEnd("a@home", {.ranks = 2});
+  runs_.ExpectSameSteps("a@home", "b", 5);
+  EXPECT_EQ(runs_.Digest("a@home"), runs_.Digest("b"));
 }
 
 // All ranks go back together, whichever of them found the damage.

@@ -20,7 +20,7 @@ class StuckTest : public JobTest {
   // Stops `rank` of a job in mid-training.
   Ended Stop(const JobSpec& spec, int rank) {
     Running job = runs_.Start("run", spec);
-    if (!job.WaitForText("step 6/")) return {};
+    if (!job.WaitForText(": saved step-")) return {};
     const auto pids = runs_.RankPids("run");
     EXPECT_EQ(pids.size(), static_cast<size_t>(spec.ranks));
     if (!pids.contains(rank)) return {};
