@@ -39,6 +39,8 @@ absl::Status CheckOptions(const CheckpointerOptions& options) {
   };
   HF_RETURN_IF_ERROR(at_least("checkpoint.keep_last", options.keep_last, 1));
   HF_RETURN_IF_ERROR(at_least("checkpoint.keep_every", options.keep_every, 0));
+  HF_RETURN_IF_ERROR(
+      at_least("checkpoint.keep_older_s", options.keep_older_s, 0));
   HF_RETURN_IF_ERROR(at_least("checkpoint.fence_ms", options.fence_ms, 0));
   HF_RETURN_IF_ERROR(at_least("the queue depth", options.queue_depth, 1));
   if (options.queue_depth > kQueueDepthMax) {

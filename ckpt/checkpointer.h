@@ -47,6 +47,9 @@ struct CheckpointerOptions {
   // and those whose step is a multiple of `keep_every` (0: none).
   int keep_last = 3;
   int64_t keep_every = 0;
+  // One that is at least so many seconds old stays too (and the one that will
+  // take its place), for damage to the model that is noticed late. 0: none.
+  int64_t keep_older_s = 0;
 
   // The longest that one FenceWrite holds up the step. Then the save is given
   // up, not the step.

@@ -90,6 +90,7 @@ SaveHostOptions HostOptions(const CheckpointerOptions& options) {
   host.save.writer.recheck = options.recheck_after_write;
   host.retention.keep_last = options.keep_last;
   host.retention.keep_every = options.keep_every;
+  host.retention.keep_older_s = options.keep_older_s;
   return host;
 }
 

@@ -60,10 +60,11 @@ enum class CodecChoice { kNone, kZstd };
 
 struct CheckpointConfig {
   SaveInterval interval = {.steps = 500};
-  int64_t keep_last = 3;    // Newest checkpoints kept.
-  int64_t keep_every = 0;   // Also every checkpoint at a multiple; 0: none.
-  int64_t fence_ms = 2000;  // Longest wait of the optimizer for a save.
-  int64_t arena_mb = 0;     // MiB; copies of extents not yet written. 0: auto.
+  int64_t keep_last = 3;     // Newest checkpoints kept.
+  int64_t keep_every = 0;    // Also every checkpoint at a multiple; 0: none.
+  int64_t keep_older_s = 0;  // Also one that is at least so old; 0: none.
+  int64_t fence_ms = 2000;   // Longest wait of the optimizer for a save.
+  int64_t arena_mb = 0;      // MiB; copies of extents not yet written. 0: auto.
   int64_t vote_timeout_ms = 60000;
   StorageChoice storage = StorageChoice::kAuto;
   bool direct_io = true;    // O_DIRECT where the file system allows it.

@@ -190,6 +190,12 @@ std::vector<Key> MakeKeys() {
        kOneUp, "newest ones kept"},
       {"checkpoint.keep_every", HF_FIELD(checkpoint.keep_every), "steps",
        kNotNegative, "keeps checkpoints at its multiples too; 0: none"},
+      {"checkpoint.keep_older_s",
+       HF_FIELD(checkpoint.keep_older_s),
+       "s",
+       {.low = 0, .high = 1e9},
+       "keeps one checkpoint that is at least so old, and the one that will "
+       "take its place; 0: none"},
       {"checkpoint.fence_ms",
        HF_FIELD(checkpoint.fence_ms),
        "ms",

@@ -16,7 +16,8 @@ class Clock {
   // durations.
   virtual absl::Duration Monotonic() const = 0;
 
-  // Time of day, for people. Never used in a decision.
+  // Time of day, for people. One decision uses it, and only to keep more:
+  // retention's keep_older_s.
   virtual absl::Time WallTime() const = 0;
 
   virtual void Sleep(absl::Duration duration) = 0;

@@ -271,6 +271,11 @@ Task<absl::Status> OwnerSession::State::Seal() {
   if (!owner.ok()) co_return owner;
   result.seal = MakeSeal(catalog, position, options, damaged, result.run_id,
                          result.incarnation);
+  for (const SealedCheckpoint& sealed : result.seal.line) {
+    const CatalogEntry* const entry = catalog.Find(sealed.id);
+    if (entry == nullptr || !entry->manifest.has_value()) continue;
+    result.committed_unix_ms[sealed.id] = entry->manifest->time_unix_ms;
+  }
   const absl::Status put = co_await PutSeal(&io, &result.seal);
   if (!put.ok()) co_return put;
   result.stepped_over = SteppedOver(catalog, result.seal);

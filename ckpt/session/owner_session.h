@@ -115,7 +115,9 @@ struct OwnerResult {
   uint64_t bytes_wanted = 0;       // by this rank
   uint64_t bytes_read = 0;
   double load_seconds = 0;
-  OwnerSeal seal;  // rank 0: what retention starts from
+  // Rank 0: what retention starts from.
+  OwnerSeal seal;
+  std::map<CheckpointId, int64_t> committed_unix_ms;  // of the seal's line
 };
 
 class OwnerSession final : public Session {

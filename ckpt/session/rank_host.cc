@@ -99,6 +99,7 @@ void RankHost::PollSessions() {
         ledger.run_id = result.run_id;
         ledger.incarnation = result.incarnation;
         ledger.seal = result.seal;
+        ledger.committed_unix_ms = result.committed_unix_ms;
         saves_.OwnRun(result.run_id, result.incarnation, parent,
                       std::move(ledger));
       }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "absl/time/time.h"
 #include "ckpt/base/check.h"
 #include "ckpt/format/manifest.h"
 #include "ckpt/session/catalog.h"
@@ -14,7 +15,8 @@
 namespace holdfast::ckpt {
 
 std::vector<CheckpointId> PlanRetention(const RunLedger& ledger,
-                                        const RetentionPolicy& policy) {
+                                        const RetentionPolicy& policy,
+                                        int64_t now_unix_ms) {
   HF_CHECK(policy.keep_last >= 1, "keep_last is %d", policy.keep_last);
   // Before the first commit of this incarnation nothing is superseded by it.
   if (ledger.committed.empty()) return {};
@@ -26,11 +28,21 @@ std::vector<CheckpointId> PlanRetention(const RunLedger& ledger,
 
   const std::set<CheckpointId> unknown(ledger.unknown.begin(),
                                        ledger.unknown.end());
+  // line[young] is the first that is not keep_older_s old.
+  const auto is_older = [&](const CheckpointId& id) {
+    const auto found = ledger.committed_unix_ms.find(id);
+    return found != ledger.committed_unix_ms.end() &&
+           now_unix_ms - found->second >= policy.keep_older_s * 1000;
+  };
+  const size_t young =
+      std::find_if_not(line.begin(), line.end(), is_older) - line.begin();
+
   const size_t keep_last = policy.keep_last;
   std::vector<CheckpointId> old;
   for (size_t i = 0; i + keep_last < line.size(); ++i) {
     const bool kept =
-        policy.keep_every > 0 && line[i].step % policy.keep_every == 0;
+        (policy.keep_every > 0 && line[i].step % policy.keep_every == 0) ||
+        (policy.keep_older_s > 0 && (i + 1 == young || i == young));
     if (!kept && !unknown.contains(line[i])) old.push_back(line[i]);
   }
   if (ledger.committed.size() >= keep_last) {
@@ -43,7 +55,7 @@ std::vector<CheckpointId> PlanRetention(const RunLedger& ledger,
 
 RetentionSession::RetentionSession(const SessionEnv& env, RunLedger ledger,
                                    RetentionPolicy policy)
-    : io_(env), ledger_(std::move(ledger)), policy_(policy) {
+    : clock_(env.clock), io_(env), ledger_(std::move(ledger)), policy_(policy) {
   fiber_.Start(Run());
 }
 
@@ -91,7 +103,8 @@ Task<absl::Status> RetentionSession::RemoveTree(std::string dir,
 }
 
 Task<bool> RetentionSession::Run() {
-  const std::vector<CheckpointId> planned = PlanRetention(ledger_, policy_);
+  const std::vector<CheckpointId> planned =
+      PlanRetention(ledger_, policy_, absl::ToUnixMillis(clock_->WallTime()));
   const std::set<CheckpointId> old(planned.begin(), planned.end());
   const std::set<CheckpointId> aborted(ledger_.aborted.begin(),
                                        ledger_.aborted.end());

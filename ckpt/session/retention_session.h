@@ -7,7 +7,8 @@
 //
 // What may go, and nothing else:
 //   - a checkpoint on the line that is neither among the newest keep_last
-//     committed ones nor at a multiple of keep_every
+//     committed ones, nor at a multiple of keep_every, nor one of the two that
+//     keep_older_s asks for
 //   - a superseded one, once this incarnation has committed keep_last of its
 //   own
 //   - an attempt without a manifest of an earlier incarnation (the seal is
@@ -21,6 +22,7 @@
 #define HOLDFAST_CKPT_SESSION_RETENTION_SESSION_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -37,6 +39,11 @@ namespace holdfast::ckpt {
 struct RetentionPolicy {
   int keep_last = 3;       // at least 1
   int64_t keep_every = 0;  // 0: none
+  // Keeps the newest that is at least so old, for what is noticed late, and the
+  // oldest younger one, which takes its place in time: without it the next one
+  // would be gone before it is old enough. So one of up to twice this age is
+  // there. 0: none.
+  int64_t keep_older_s = 0;
 };
 
 // What rank 0 knows of the run, kept by the host over the job's life.
@@ -47,11 +54,15 @@ struct RunLedger {
   std::vector<CheckpointId> committed;  // by this incarnation, in order
   std::vector<CheckpointId> unknown;    // of this incarnation
   std::vector<CheckpointId> aborted;    // attempts told aborted, to be swept
+  // When those on the line were committed; what is missing counts as just now.
+  // The time of day of several hosts: it only ever keeps more.
+  std::map<CheckpointId, int64_t> committed_unix_ms;
 };
 
 // Pure: the ids of `ledger` whose time has come, oldest first.
 std::vector<CheckpointId> PlanRetention(const RunLedger& ledger,
-                                        const RetentionPolicy& policy);
+                                        const RetentionPolicy& policy,
+                                        int64_t now_unix_ms);
 
 struct RetentionOutcome {
   absl::Status status;  // the first error; what failed is tried again next time
@@ -74,6 +85,7 @@ class RetentionSession final : public Session {
   Task<bool> Run();
   Task<absl::Status> RemoveTree(std::string dir, bool has_manifest);
 
+  Clock* const clock_;
   Io io_;
   Fiber fiber_;
   const RunLedger ledger_;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "absl/time/time.h"
 #include "ckpt/base/check.h"
 #include "ckpt/base/log.h"
 #include "ckpt/session/messages.h"
@@ -260,6 +261,8 @@ void SaveHost::Finish() {
         if (!options_.canary_retire_before_commit) {
           ledger_.committed.push_back(id);
         }
+        ledger_.committed_unix_ms[id] =
+            absl::ToUnixMillis(env_.clock->WallTime());
         break;
       case SaveOutcome::kUnknown:
         ledger_.unknown.push_back(id);
@@ -308,6 +311,9 @@ void SaveHost::FinishRetention() {
   };
   gone(ledger_.committed, outcome.removed);
   gone(ledger_.aborted, outcome.swept);
+  for (const CheckpointId& id : outcome.removed) {
+    ledger_.committed_unix_ms.erase(id);
+  }
   if (!outcome.status.ok() || !outcome.removed.empty() ||
       !outcome.swept.empty()) {
     retention_outcome_ = outcome;

@@ -18,6 +18,8 @@ using tests::SimStorage;
 constexpr CheckpointId k400{400, 3, 1};
 constexpr CheckpointId k500{500, 3, 2};
 
+constexpr int64_t kNow = 1'700'000'000'000;
+
 RunLedger Ledger() {
   RunLedger ledger;
   ledger.run_id = tests::kTestRun;
@@ -29,30 +31,70 @@ RunLedger Ledger() {
 }
 
 TEST(PlanRetentionTest, NothingGoesBeforeThisOwnerHasCommitted) {
-  EXPECT_THAT(PlanRetention(Ledger(), {.keep_last = 1}), IsEmpty());
+  EXPECT_THAT(PlanRetention(Ledger(), {.keep_last = 1}, kNow), IsEmpty());
 }
 
 TEST(PlanRetentionTest, TheNewestCommittedOnesStay) {
   RunLedger ledger = Ledger();
   ledger.committed = {k400, k500};
-  EXPECT_THAT(PlanRetention(ledger, {.keep_last = 1}),
+  EXPECT_THAT(PlanRetention(ledger, {.keep_last = 1}, kNow),
               ElementsAre(k100, k200, k300, k400));
-  EXPECT_THAT(PlanRetention(ledger, {.keep_last = 3}), ElementsAre(k100, k200));
-  EXPECT_THAT(PlanRetention(ledger, {.keep_last = 5}), IsEmpty());
+  EXPECT_THAT(PlanRetention(ledger, {.keep_last = 3}, kNow),
+              ElementsAre(k100, k200));
+  EXPECT_THAT(PlanRetention(ledger, {.keep_last = 5}, kNow), IsEmpty());
 }
 
 TEST(PlanRetentionTest, MultiplesOfKeepEveryStay) {
   RunLedger ledger = Ledger();
   ledger.committed = {k400, k500};
-  EXPECT_THAT(PlanRetention(ledger, {.keep_last = 1, .keep_every = 200}),
+  EXPECT_THAT(PlanRetention(ledger, {.keep_last = 1, .keep_every = 200}, kNow),
               ElementsAre(k100, k300));
+}
+
+// A save every hour, one that is 6 hours old wanted: played forward, there is
+// always one of 6 to 13 hours as soon as there can be, and never more than two
+// beside the newest.
+TEST(PlanRetentionTest, OneThatIsOldEnoughIsAlwaysThere) {
+  constexpr int64_t kHour = 3'600'000;
+  const RetentionPolicy policy{.keep_last = 2, .keep_older_s = 6 * 3600};
+  RunLedger ledger;
+  ledger.incarnation = 1;
+  for (int64_t hour = 0; hour < 100; ++hour) {
+    const int64_t now = kNow + hour * kHour;
+    const CheckpointId id{hour, 1, static_cast<uint32_t>(hour + 1)};
+    ledger.committed.push_back(id);
+    ledger.committed_unix_ms[id] = now;
+    for (const CheckpointId& gone : PlanRetention(ledger, policy, now)) {
+      std::erase(ledger.committed, gone);
+    }
+    ASSERT_LE(ledger.committed.size(), 4u) << hour;
+    const int64_t oldest =
+        now - ledger.committed_unix_ms.at(ledger.committed.front());
+    ASSERT_GE(oldest, std::min<int64_t>(hour, 6) * kHour) << hour;
+    ASSERT_LE(oldest, 13 * kHour) << hour;
+  }
+}
+
+TEST(PlanRetentionTest, AClockThatIsWrongOnlyKeepsMore) {
+  RunLedger ledger = Ledger();
+  ledger.committed = {k400, k500};
+  const std::vector<CheckpointId> without =
+      PlanRetention(ledger, {.keep_last = 2}, kNow);
+  for (const int64_t at : {int64_t{0}, kNow, 2 * kNow}) {
+    for (const CheckpointId& id : {k100, k200, k300, k400, k500}) {
+      ledger.committed_unix_ms[id] = at;
+    }
+    EXPECT_THAT(without,
+                testing::IsSupersetOf(PlanRetention(
+                    ledger, {.keep_last = 2, .keep_older_s = 10}, kNow)));
+  }
 }
 
 TEST(PlanRetentionTest, AnUnknownOneNeitherCountsNorGoes) {
   RunLedger ledger = Ledger();
   ledger.committed = {k400};
   ledger.unknown = {k500};
-  EXPECT_THAT(PlanRetention(ledger, {.keep_last = 1}),
+  EXPECT_THAT(PlanRetention(ledger, {.keep_last = 1}, kNow),
               ElementsAre(k100, k200, k300));
 }
 
@@ -60,9 +102,10 @@ TEST(PlanRetentionTest, SupersededOnesStayUntilEnoughHasBeenCommitted) {
   RunLedger ledger = Ledger();
   ledger.seal.superseded = {{{{350, 2, 3}, 3, 0}, "rewind"}};
   ledger.committed = {k400};
-  EXPECT_THAT(PlanRetention(ledger, {.keep_last = 2}), ElementsAre(k100, k200));
+  EXPECT_THAT(PlanRetention(ledger, {.keep_last = 2}, kNow),
+              ElementsAre(k100, k200));
   ledger.committed = {k400, k500};
-  EXPECT_THAT(PlanRetention(ledger, {.keep_last = 2}),
+  EXPECT_THAT(PlanRetention(ledger, {.keep_last = 2}, kNow),
               ElementsAre(k100, k200, k300, CheckpointId{350, 2, 3}));
 }
 
