@@ -1,5 +1,5 @@
 // ckpt/format/wire.h: little-endian integers, varints and strings, written to
-// and read from bytes. Private to ckpt/format.
+// and read from bytes. For ckpt/format and the messages of ckpt/session.
 //
 // A Reader never leaves its span: once something is missing or malformed it has
 // failed, gives zeros, and remembers where. Callers look at `ok()` when it

@@ -8,15 +8,10 @@
 
 #include "absl/strings/str_format.h"
 #include "ckpt/base/check.h"
+#include "ckpt/base/while.h"
 
 namespace holdfast::ckpt {
 namespace {
-
-absl::Status While(const std::string& doing, const absl::Status& status) {
-  return absl::Status(
-      status.code(),
-      absl::StrFormat("%s: %s", doing, std::string(status.message())));
-}
 
 // True when the call may be made again.
 bool MayRepeat(const absl::Status& status, const RetryPolicy& retry,

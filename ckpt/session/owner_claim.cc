@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "ckpt/base/while.h"
 #include "ckpt/format/manifest.h"
 
 namespace holdfast::ckpt {
@@ -18,12 +19,6 @@ namespace {
 constexpr int kClaimTriesMax = 1000;
 // Claims of which the storage does not say whether they are there for good.
 constexpr int kUnknownClaimsMax = 4;
-
-absl::Status While(const std::string& doing, const absl::Status& status) {
-  return absl::Status(
-      status.code(),
-      absl::StrFormat("%s: %s", doing, std::string(status.message())));
-}
 
 absl::Status LostTo(uint32_t newer, uint32_t own) {
   return absl::FailedPreconditionError(absl::StrFormat(

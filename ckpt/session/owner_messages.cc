@@ -4,10 +4,10 @@
 
 #include <utility>
 
-#include "absl/strings/str_format.h"
 #include "ckpt/format/manifest.h"
 #include "ckpt/format/wire.h"
 #include "ckpt/group/group.h"
+#include "ckpt/session/message_wire.h"
 
 namespace holdfast::ckpt {
 namespace {
@@ -16,27 +16,6 @@ namespace {
 constexpr size_t kChoiceBytesMax = 8192;
 static_assert(kManifestBytesMax + kChoiceBytesMax <= kMessageBytesMax,
               "a manifest that a reader accepts must fit into a choice");
-
-void PutStatus(Writer& writer, const absl::Status& status) {
-  writer.Varint(static_cast<uint64_t>(status.code()));
-  writer.String(std::string(status.message()));
-}
-
-absl::Status TakeStatus(Reader& reader) {
-  const uint64_t code = reader.Varint();
-  const std::string text = reader.String();
-  if (code > static_cast<uint64_t>(absl::StatusCode::kUnauthenticated)) {
-    reader.Fail();
-  }
-  return absl::Status(static_cast<absl::StatusCode>(code), text);
-}
-
-template <typename T>
-absl::StatusOr<T> IfWhole(const Reader& reader, T message, const char* what) {
-  if (reader.ok() && reader.left() == 0) return message;
-  return absl::InvalidArgumentError(absl::StrFormat(
-      "a %s message is malformed: do all ranks run the same program?", what));
-}
 
 }  // namespace
 

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_format.h"
 #include "ckpt/base/check.h"
+#include "ckpt/base/while.h"
 #include "ckpt/format/checksum.h"
 
 namespace holdfast::ckpt {
@@ -19,12 +20,6 @@ constexpr absl::Duration kCreateNap = absl::Milliseconds(20);
 constexpr size_t kHeaderAt = 0;
 constexpr size_t kFooterAt = kShardBlockBytes;
 constexpr size_t kIndexAt = 2 * kShardBlockBytes;
-
-absl::Status While(const std::string& doing, const absl::Status& status) {
-  return absl::Status(
-      status.code(),
-      absl::StrFormat("%s: %s", doing, std::string(status.message())));
-}
 
 }  // namespace
 
