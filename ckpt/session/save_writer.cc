@@ -10,6 +10,7 @@
 #include "ckpt/base/check.h"
 #include "ckpt/base/while.h"
 #include "ckpt/format/checksum.h"
+#include "ckpt/session/plain_units.h"
 
 namespace holdfast::ckpt {
 namespace {
@@ -29,11 +30,16 @@ SaveWriter::SaveWriter(const SessionEnv& env, const SavePlans* plans,
       plans_(plans),
       snapshot_(snapshot),
       options_(options),
-      blocks_(kIndexAt + ShardIndexBytes(plans->own().units.size())),
-      unit_bytes_(plans->own().units.size()),
-      unit_flags_(plans->own().units.size()),
-      index_(plans->own().units.size()),
-      digests_(plans->layout().items().size()) {
+      units_(std::make_unique<PlainUnits>(plans, snapshot, env.ops_max - 2,
+                                          options.recheck)),
+      write_unit_([this](size_t unit, uint64_t offset,
+                         std::span<const std::byte> bytes) {
+        Ask();
+        env_.storage->Write(
+            env_.File(0), offset, bytes,
+            env_.Tag(static_cast<uint64_t>(Tag::kUnits) + unit));
+      }),
+      blocks_(kIndexAt + ShardIndexBytes(plans->own().units.size())) {
   HF_CHECK(env.ops_max >= 3, "a save needs 3 calls in flight, it has %d",
            env.ops_max);
   HF_CHECK(snapshot->unit_count() == plans->own().units.size(),
@@ -50,9 +56,7 @@ void SaveWriter::Start(uint16_t space, std::string dir,
   identity_ = identity;
   file_open_ = header_written_ = dir_sync_sent_ = dir_synced_ = false;
   snapshot_held_ = true;
-  units_begun_ = units_hashed_ = units_ended_ = 0;
-  std::fill(unit_flags_.begin(), unit_flags_.end(), 0);
-  std::fill(digests_.begin(), digests_.end(), Digest128{});
+  units_->Start();
   crc_index_ = 0;
   last_answer_ = env_.clock->Monotonic();
   create_give_up_ = last_answer_ + options_.create_patience;
@@ -81,6 +85,7 @@ void SaveWriter::Stop(absl::Status why) {
 void SaveWriter::Fail(absl::Status why) {
   if (!status_.ok()) return;
   status_ = std::move(why);
+  units_->Stop();
   // The optimizer need not wait for bytes that nobody will count on.
   if (snapshot_held_) snapshot_->Poison(status_);
   state_ = State::kDraining;
@@ -97,7 +102,10 @@ void SaveWriter::OnCompletion(const Completion& completion) {
   const uint64_t number = NumberOf(completion.tag);
   const absl::Status& status = completion.status;
   if (number >= static_cast<uint64_t>(Tag::kUnits)) {
-    OnUnitWritten(number - static_cast<uint64_t>(Tag::kUnits), status);
+    const size_t unit = number - static_cast<uint64_t>(Tag::kUnits);
+    const absl::Status fine = units_->OnWritten(unit, status);
+    if (!fine.ok()) Fail(fine);
+    Advance();
     return;
   }
   const char* doing = "";
@@ -154,11 +162,7 @@ void SaveWriter::OnCompletion(const Completion& completion) {
         break;
       case State::kSyncData:
         synced_at_ = last_answer_;
-        state_ = State::kFooter;
-        WriteBlock(Tag::kFooter, plans_->own().file_bytes - kShardBlockBytes,
-                   EncodeShardFooter(identity_, plans_->own().index_offset,
-                                     plans_->own().units.size(), crc_index_),
-                   kFooterAt);
+        WriteFooter();
         break;
       case State::kFooter:
         Sync(State::kSyncFooter);
@@ -171,67 +175,6 @@ void SaveWriter::OnCompletion(const Completion& completion) {
     }
   }
   Advance();
-}
-
-void SaveWriter::OnUnitWritten(size_t unit, const absl::Status& status) {
-  const WriteUnit& place = plans_->own().units[unit];
-  unit_flags_[unit] |= kWritten;
-  if (!status.ok()) {
-    Fail(While(absl::StrFormat("writing %d bytes at offset %d of its file",
-                               place.bytes, place.file_offset),
-               status));
-  }
-  if (status_.ok() && options_.recheck && (unit_flags_[unit] & kHashed)) {
-    const uint32_t again = Crc32c({unit_bytes_[unit], place.bytes});
-    if (again != index_[unit].crc) {
-      Fail(absl::AbortedError(absl::StrFormat(
-          "bytes %d-%d of region %d changed while they were being written "
-          "(crc32c %08x, then %08x): something stores without the fence",
-          place.region_offset, place.region_offset + place.bytes - 1,
-          place.region, index_[unit].crc, again)));
-    }
-  }
-  if (status_.ok()) MaybeEndUnit(unit);
-  Advance();
-}
-
-void SaveWriter::MaybeEndUnit(size_t unit) {
-  if (unit_flags_[unit] != (kWritten | kHashed)) return;
-  ++units_ended_;
-  const absl::Status same = snapshot_->EndUnit(unit);
-  if (!same.ok()) Fail(same);
-}
-
-void SaveWriter::SubmitUnits() {
-  const std::vector<WriteUnit>& units = plans_->own().units;
-  while (units_begun_ < units.size() && units_begun_ - units_ended_ < depth()) {
-    const auto bytes = snapshot_->BeginUnit(units_begun_);
-    if (!bytes.has_value()) return;
-    const WriteUnit& unit = units[units_begun_];
-    unit_bytes_[units_begun_] = bytes->data();
-    Ask();
-    env_.storage->Write(
-        env_.File(0), unit.file_offset, *bytes,
-        env_.Tag(static_cast<uint64_t>(Tag::kUnits) + units_begun_));
-    ++units_begun_;
-  }
-}
-
-void SaveWriter::HashUnit(size_t unit) {
-  const WriteUnit& place = plans_->own().units[unit];
-  const std::span<const std::byte> bytes(unit_bytes_[unit], place.bytes);
-  index_[unit] = {place.file_offset, place.bytes, Crc32c(bytes)};
-  const std::vector<ItemSpec>& items = plans_->layout().items();
-  for (uint32_t i = plans_->piece_first()[unit];
-       i < plans_->piece_first()[unit + 1]; ++i) {
-    const DigestPiece& piece = plans_->own().pieces[i];
-    const ItemSpec& item = items[piece.item];
-    digests_[piece.item] += DigestRun(
-        item, piece.part, piece.first, piece.count,
-        bytes.subspan(piece.unit_offset, piece.count * SizeOf(item.dtype)));
-  }
-  unit_flags_[unit] |= kHashed;
-  MaybeEndUnit(unit);
 }
 
 void SaveWriter::Poll() {
@@ -249,8 +192,8 @@ void SaveWriter::Poll() {
     if (!intact.ok()) {
       Fail(intact);
     } else {
-      SubmitUnits();
-      if (units_hashed_ < units_begun_) HashUnit(units_hashed_++);
+      const absl::Status fine = units_->Poll(write_unit_);
+      if (!fine.ok()) Fail(fine);
       CheckStarved(now);
     }
   }
@@ -260,9 +203,10 @@ void SaveWriter::Poll() {
 // A snapshot that takes its copies from somebody else may never hand out a
 // unit.
 void SaveWriter::CheckStarved(absl::Duration now) {
+  const size_t count = plans_->own().units.size();
   const bool starved = state_ == State::kWriting && unanswered_ == 0 &&
-                       units_hashed_ == units_begun_ &&
-                       units_begun_ < plans_->own().units.size();
+                       units_->idle() && !units_->eager() &&
+                       units_->begun() < count;
   if (!starved) {
     starved_since_.reset();
     return;
@@ -270,16 +214,15 @@ void SaveWriter::CheckStarved(absl::Duration now) {
   if (!starved_since_.has_value()) starved_since_ = now;
   if (now - *starved_since_ <= options_.io_timeout) return;
   Fail(absl::DeadlineExceededError(absl::StrFormat(
-      "the snapshot has not handed out unit %d of %d for %d s", units_begun_,
-      plans_->own().units.size(), absl::ToInt64Seconds(options_.io_timeout))));
+      "the snapshot has not handed out unit %d of %d for %d s", units_->begun(),
+      count, absl::ToInt64Seconds(options_.io_timeout))));
 }
 
 // Takes the steps that wait for several things at once.
 void SaveWriter::Advance() {
   if (state_ == State::kWriting) {
-    const bool all_begun = units_begun_ == plans_->own().units.size();
     // Late, when the queue is full of writes: some backends block in it.
-    if (all_begun && header_written_ && !dir_sync_sent_) {
+    if (units_->all_submitted() && header_written_ && !dir_sync_sent_) {
       dir_sync_sent_ = true;
       if (options_.canary_no_dir_sync) {
         dir_synced_ = true;
@@ -288,7 +231,7 @@ void SaveWriter::Advance() {
         env_.storage->SyncDir(dir_, TagOf(Tag::kSyncDir));
       }
     }
-    if (all_begun && !UnitsLeft() && header_written_) {
+    if (units_->all_written() && header_written_) {
       // Nothing of the state is needed any more. A poison that came in before
       // this point fails the save; none can come after it.
       const absl::Status intact = snapshot_->status();
@@ -307,7 +250,7 @@ void SaveWriter::Advance() {
   } else if (state_ == State::kClosing && !file_open_) {
     state_ = State::kSucceeded;
   }
-  if (state_ == State::kDraining && unanswered_ == 0) {
+  if (state_ == State::kDraining && unanswered_ == 0 && units_->idle()) {
     ReleaseSnapshot();
     state_ = file_open_ ? State::kClosingFailed : State::kFailed;
     if (file_open_) {
@@ -321,13 +264,22 @@ void SaveWriter::Advance() {
 
 void SaveWriter::WriteIndex() {
   state_ = State::kIndex;
-  const std::vector<std::byte> index = EncodeShardIndex(index_);
+  const std::vector<std::byte> index = units_->EncodeIndex();
   crc_index_ = Crc32c(index);
   if (index.empty()) {
     Sync(State::kSyncData);
     return;
   }
-  WriteBlock(Tag::kIndex, plans_->own().index_offset, index, kIndexAt);
+  WriteBlock(Tag::kIndex, units_->facts().index_offset, index, kIndexAt);
+}
+
+void SaveWriter::WriteFooter() {
+  state_ = State::kFooter;
+  const SaveFileFacts facts = units_->facts();
+  WriteBlock(Tag::kFooter, facts.file_bytes - kShardBlockBytes,
+             EncodeShardFooter(identity_, facts.index_offset, facts.unit_count,
+                               crc_index_),
+             kFooterAt);
 }
 
 void SaveWriter::WriteBlock(Tag tag, uint64_t offset,
@@ -346,11 +298,7 @@ void SaveWriter::Sync(State state) {
     // As if it had been answered.
     if (state == State::kSyncData) {
       synced_at_ = last_answer_;
-      state_ = State::kFooter;
-      WriteBlock(Tag::kFooter, plans_->own().file_bytes - kShardBlockBytes,
-                 EncodeShardFooter(identity_, plans_->own().index_offset,
-                                   plans_->own().units.size(), crc_index_),
-                 kFooterAt);
+      WriteFooter();
     } else {
       state_ = State::kClosing;
     }

@@ -4,11 +4,9 @@
 //   create -> header, units ... -> index -> sync -> footer -> sync -> close
 //                    \-> sync of the directory, beside the others
 //
-// Units go out in the order of the plan, a bounded number in flight; while they
-// travel, their checksum and their part of the logical digest are taken from
-// the same memory. A unit is given back to the snapshot when it is written and
-// hashed. The footer is written last, after a first sync: only a rank that is
-// about to vote yes has one.
+// How units get from the snapshot into the file is the matter of save_units.h;
+// this is the file around them. The footer is written last, after a first sync:
+// only a rank that is about to vote yes has one.
 //
 // The directory's sync is this rank's own: a yes says "my bytes and my name
 // survive", whoever else is there (ckpt/DESIGN.md, R1).
@@ -21,6 +19,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -32,6 +31,7 @@
 #include "ckpt/format/digest.h"
 #include "ckpt/format/shard.h"
 #include "ckpt/session/save_plans.h"
+#include "ckpt/session/save_units.h"
 #include "ckpt/session/session.h"
 #include "ckpt/snapshot/snapshot.h"
 
@@ -82,14 +82,14 @@ class SaveWriter {
 
   // After success.
   uint32_t crc_index() const { return crc_index_; }
-  const std::vector<Digest128>& item_digests() const { return digests_; }
+  const std::vector<Digest128>& item_digests() const {
+    return units_->item_digests();
+  }
   // First write submitted to data synced.
   absl::Duration write_time() const { return synced_at_ - started_at_; }
-  size_t units_ended() const { return units_ended_; }
+  size_t units_ended() const { return units_->ended(); }
   // There are bytes to hash now: Poll again at once.
-  bool eager() const {
-    return state_ == State::kWriting && units_hashed_ < units_begun_;
-  }
+  bool eager() const { return state_ == State::kWriting && units_->eager(); }
   // Every unit is written and hashed; nothing is synced yet.
   bool has_index() const {
     return status_.ok() && state_ >= State::kIndex &&
@@ -121,24 +121,16 @@ class SaveWriter {
     kClose,
     kUnits,  // + unit
   };
-  static constexpr uint8_t kWritten = 1;
-  static constexpr uint8_t kHashed = 2;
-
-  size_t depth() const { return env_.ops_max - 2; }
   OpTag TagOf(Tag tag) const { return env_.Tag(static_cast<uint64_t>(tag)); }
-  bool UnitsLeft() const { return units_ended_ < plans_->own().units.size(); }
   void Ask();
   void Create();
-  void SubmitUnits();
-  void HashUnit(size_t unit);
   void CheckStarved(absl::Duration now);
-  void MaybeEndUnit(size_t unit);
   void WriteBlock(Tag tag, uint64_t offset, std::span<const std::byte> bytes,
                   size_t block_offset);
   void WriteIndex();
+  void WriteFooter();
   void Sync(State state);
   void Advance();
-  void OnUnitWritten(size_t unit, const absl::Status& status);
   void Fail(absl::Status why);
   void ReleaseSnapshot();
 
@@ -147,6 +139,8 @@ class SaveWriter {
   Snapshot* const snapshot_;
   const SaveWriterOptions options_;
 
+  const std::unique_ptr<SaveUnits> units_;
+  const SaveUnits::Write write_unit_;
   // Header, footer, index.
   AlignedBuffer blocks_;
 
@@ -167,13 +161,6 @@ class SaveWriter {
   absl::Duration synced_at_;
   std::optional<absl::Duration> starved_since_;
 
-  size_t units_begun_ = 0;
-  size_t units_hashed_ = 0;
-  size_t units_ended_ = 0;
-  std::vector<const std::byte*> unit_bytes_;  // while begun and not ended
-  std::vector<uint8_t> unit_flags_;
-  std::vector<Unit> index_;         // in the order of the plan
-  std::vector<Digest128> digests_;  // by item
   uint32_t crc_index_ = 0;
 };
 
