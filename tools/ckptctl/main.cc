@@ -1,15 +1,8 @@
 // tools/ckptctl/main.cc: the command line of `ckptctl`, and its exits.
 //
-// The one file of this program that includes CLI11. To add a command: a struct
-// and a Run function in commands.h, an AddX below that spells its options, and
-// a line in main().
+// To add a command: a struct and a Run function in commands.h, an AddX below
+// that spells its options, and a line in Main().
 
-#include <CLI/CLI.hpp>
-#include <algorithm>
-#include <cstdio>
-#include <exception>
-#include <functional>
-#include <iostream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -17,8 +10,8 @@
 
 #include "ckpt/base/log.h"
 #include "tools/ckptctl/commands.h"
+#include "tools/common/command_line.h"
 #include "tools/common/text.h"
-#include "trainer/fault/exit_codes.h"
 
 namespace holdfast::tools {
 namespace {
@@ -37,24 +30,6 @@ constexpr char kFooter[] =
     "  ckptctl ls /scratch/run7\n"
     "  ckptctl verify /scratch/run7@1200 --hash\n"
     "  ckptctl diff /scratch/run7 /scratch/run8@1200";
-
-struct Command {
-  CLI::App* parser;
-  std::function<int()> run;
-};
-
-// A subcommand whose options live as long as its `run`.
-template <typename Options>
-Command MakeCommand(CLI::App* parser, std::shared_ptr<Options> options,
-                    int (*run)(const Options&)) {
-  return {parser,
-          [options = std::move(options), run] { return run(*options); }};
-}
-
-void AddJson(CLI::App* parser, bool& json) {
-  parser->add_flag("--json", json,
-                   "one JSON object on stdout; messages stay on stderr");
-}
 
 void AddReaders(CLI::App* parser, int& readers) {
   parser->add_option("--readers", readers, "reads in flight [default: 8]")
@@ -128,17 +103,6 @@ Command AddDiff(CLI::App& app) {
   return MakeCommand(parser, options, &RunDiff);
 }
 
-// "ckptctl show: CHECKPOINT is required", and where to read on.
-int UsageError(const CLI::App& app, const std::string& what) {
-  std::string who = app.get_name();
-  for (const CLI::App* parser : app.get_subcommands()) {
-    who += " " + parser->get_name();
-  }
-  std::fprintf(stderr, "%s: %s\nSee '%s --help'.\n", who.c_str(), what.c_str(),
-               who.c_str());
-  return trainer::kExitUsage;
-}
-
 int Main(int argc, char** argv) {
   // What storage is used and so on is of no interest here; warnings are.
   const absl::Status log =
@@ -147,50 +111,21 @@ int Main(int argc, char** argv) {
 
   CLI::App app("ckptctl: looks at, checks and compares checkpoints.",
                "ckptctl");
-  app.set_help_flag("-h,--help", "prints this");
-  app.set_version_flag("--version", "ckptctl " HOLDFAST_VERSION,
-                       "prints the version");
-  app.require_subcommand(1);
   app.footer(kFooter);
-  const std::vector<Command> commands = {
-      AddLs(app),
-      AddShow(app),
-      AddVerify(app),
-      AddDiff(app),
-  };
-  if (argc > 1 && argv[1][0] != '-' &&
-      std::none_of(commands.begin(), commands.end(),
-                   [&](const Command& command) {
-                     return command.parser->get_name() == argv[1];
-                   })) {
-    return UsageError(app,
-                      std::string("no command is named '") + argv[1] + "'");
-  }
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() != 0) return UsageError(app, error.what());
-    // --help and --version arrive here too.
-    app.exit(error, std::cout, std::cerr);
-    std::cout.flush();
-    return trainer::kExitFinished;
-  }
-  for (const Command& command : commands) {
-    if (command.parser->parsed()) return command.run();
-  }
-  return UsageError(app, "a command is required");
+  return RunCommandLine(app,
+                        {
+                            AddLs(app),
+                            AddShow(app),
+                            AddVerify(app),
+                            AddDiff(app),
+                        },
+                        argc, argv);
 }
 
 }  // namespace
 }  // namespace holdfast::tools
 
 int main(int argc, char** argv) {
-  try {
-    return holdfast::tools::FinishOutput("ckptctl",
-                                         holdfast::tools::Main(argc, argv));
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "ckptctl: unexpected error: %s; this is a bug\n",
-                 error.what());
-    return holdfast::trainer::kExitBug;
-  }
+  return holdfast::tools::RunProgram("ckptctl", holdfast::tools::Main, argc,
+                                     argv);
 }

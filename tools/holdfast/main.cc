@@ -1,49 +1,25 @@
 // tools/holdfast/main.cc: the command line of `holdfast`, and its exits.
 //
-// The one file of this program that includes CLI11, which takes seconds to
-// compile. To add a command: a struct and a Run function in commands.h, an AddX
-// below that spells its options, and a line in main().
+// To add a command: a struct and a Run function in commands.h, an AddX below
+// that spells its options, and a line in Main().
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdio>
-#include <exception>
-#include <functional>
-#include <iostream>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "tools/common/text.h"
+#include "tools/common/command_line.h"
 #include "tools/holdfast/commands.h"
 #include "tools/holdfast/drill.h"
-#include "trainer/fault/exit_codes.h"
 
 namespace holdfast::tools {
 namespace {
-
-struct Command {
-  CLI::App* parser;
-  std::function<int()> run;
-};
-
-// A subcommand whose options live as long as its `run`.
-template <typename Options>
-Command MakeCommand(CLI::App* parser, std::shared_ptr<Options> options,
-                    int (*run)(const Options&)) {
-  return {parser,
-          [options = std::move(options), run] { return run(*options); }};
-}
 
 // Each --set takes one KEY=VALUE, so that what follows is never swallowed.
 void AddSets(CLI::App* parser, std::vector<std::string>& sets) {
   parser->add_option("--set", sets, "sets a key over the file; repeatable")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
-}
-
-void AddJson(CLI::App* parser, bool& json) {
-  parser->add_flag("--json", json, "one JSON object a line on stdout");
 }
 
 Command AddData(CLI::App& app) {
@@ -251,17 +227,6 @@ Command AddDrill(CLI::App& app) {
   return MakeCommand(parser, options, &RunDrills);
 }
 
-// "holdfast data: --out is required", and where to read on.
-int UsageError(const CLI::App& app, const std::string& what) {
-  std::string who = app.get_name();
-  for (const CLI::App* parser : app.get_subcommands()) {
-    who += " " + parser->get_name();
-  }
-  std::fprintf(stderr, "%s: %s\nSee '%s --help'.\n", who.c_str(), what.c_str(),
-               who.c_str());
-  return trainer::kExitUsage;
-}
-
 int Main(int argc, char** argv) {
   std::vector<std::string> rest;
   if (argc > 1 && std::string(argv[1]) == "launch") {
@@ -275,52 +240,27 @@ int Main(int argc, char** argv) {
       "holdfast: trains language models that survive failures and come back on "
       "another layout.",
       "holdfast");
-  app.set_help_flag("-h,--help", "prints this");
-  app.set_version_flag("--version", "holdfast " HOLDFAST_VERSION,
-                       "prints the version");
-  app.require_subcommand(1);
   app.footer(
       "Exit: 0 finished, 64 usage, 65 data loss, 66 no checkpoint, 70 our own "
       "bug,\n74 I/O, 75 saved and asks to be started again, 76 no progress "
       "since the last\nstart, 78 configuration or disagreement, 128 + n by "
       "signal n.");
-  const std::vector<Command> commands = {
-      AddData(app), AddConfig(app),       AddTrain(app),
-      AddPlan(app), AddLaunch(app, rest), AddDrill(app),
-  };
-  if (argc > 1 && argv[1][0] != '-' &&
-      std::none_of(commands.begin(), commands.end(),
-                   [&](const Command& command) {
-                     return command.parser->get_name() == argv[1];
-                   })) {
-    return UsageError(app,
-                      std::string("no command is named '") + argv[1] + "'");
-  }
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() != 0) return UsageError(app, error.what());
-    // --help and --version arrive here too.
-    app.exit(error, std::cout, std::cerr);
-    std::cout.flush();
-    return trainer::kExitFinished;
-  }
-  for (const Command& command : commands) {
-    if (command.parser->parsed()) return command.run();
-  }
-  return UsageError(app, "a command is required");
+  return RunCommandLine(app,
+                        {
+                            AddData(app),
+                            AddConfig(app),
+                            AddTrain(app),
+                            AddPlan(app),
+                            AddLaunch(app, rest),
+                            AddDrill(app),
+                        },
+                        argc, argv);
 }
 
 }  // namespace
 }  // namespace holdfast::tools
 
 int main(int argc, char** argv) {
-  try {
-    return holdfast::tools::FinishOutput("holdfast",
-                                         holdfast::tools::Main(argc, argv));
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "holdfast: unexpected error: %s; this is a bug\n",
-                 error.what());
-    return holdfast::trainer::kExitBug;
-  }
+  return holdfast::tools::RunProgram("holdfast", holdfast::tools::Main, argc,
+                                     argv);
 }
