@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -198,30 +199,6 @@ int64_t AppendMeeting(const Fragment& wanted,
   return covered;
 }
 
-// Sorts, and joins contiguous copies that touch on both sides.
-void SortAndJoin(std::vector<ReadStep>* steps) {
-  std::sort(
-      steps->begin(), steps->end(), [](const ReadStep& a, const ReadStep& b) {
-        return std::tie(a.file, a.file_offset, a.region, a.region_offset) <
-               std::tie(b.file, b.file_offset, b.region, b.region_offset);
-      });
-  size_t kept = 0;
-  for (const ReadStep& step : *steps) {
-    if (kept > 0) {
-      ReadStep& last = (*steps)[kept - 1];
-      if (last.rows == 1 && step.rows == 1 && last.file == step.file &&
-          last.region == step.region &&
-          last.file_offset + last.row_bytes == step.file_offset &&
-          last.region_offset + last.row_bytes == step.region_offset) {
-        last.row_bytes += step.row_bytes;
-        continue;
-      }
-    }
-    (*steps)[kept++] = step;
-  }
-  steps->resize(kept);
-}
-
 std::string Describe(const ItemSpec& item) {
   return absl::StrFormat("%s[%s]", NameOf(item.dtype),
                          absl::StrJoin(item.shape, ","));
@@ -258,6 +235,72 @@ absl::StatusOr<std::vector<ItemIndex>> MatchItems(
 
 }  // namespace
 
+void SortAndJoin(std::vector<ReadStep>* steps) {
+  std::sort(
+      steps->begin(), steps->end(), [](const ReadStep& a, const ReadStep& b) {
+        return std::tie(a.file, a.file_offset, a.region, a.region_offset) <
+               std::tie(b.file, b.file_offset, b.region, b.region_offset);
+      });
+  size_t kept = 0;
+  for (const ReadStep& step : *steps) {
+    if (kept > 0) {
+      ReadStep& last = (*steps)[kept - 1];
+      if (last.rows == 1 && step.rows == 1 && last.file == step.file &&
+          last.region == step.region &&
+          last.file_offset + last.row_bytes == step.file_offset &&
+          last.region_offset + last.row_bytes == step.region_offset) {
+        last.row_bytes += step.row_bytes;
+        continue;
+      }
+    }
+    (*steps)[kept++] = step;
+  }
+  steps->resize(kept);
+}
+
+struct LoadPlanner::Data {
+  const std::vector<ItemSpec>* items;
+  std::vector<ItemIndex> matched;
+  StoredIndex index;
+};
+
+LoadPlanner::LoadPlanner(std::unique_ptr<Data> data) : data_(std::move(data)) {}
+LoadPlanner::LoadPlanner(LoadPlanner&&) noexcept = default;
+LoadPlanner::~LoadPlanner() = default;
+
+absl::StatusOr<LoadPlanner> LoadPlanner::Create(
+    const Manifest& saved, const std::vector<ItemSpec>& wanted_items,
+    const std::vector<bool>& is_used) {
+  HF_ASSIGN_OR_RETURN(std::vector<ItemIndex> matched,
+                      MatchItems(saved, wanted_items, is_used));
+  std::vector<bool> is_wanted(saved.items.size());
+  for (size_t i = 0; i < matched.size(); ++i) {
+    if (is_used[i]) is_wanted[matched[i]] = true;
+  }
+  return LoadPlanner(std::make_unique<Data>(
+      Data{&wanted_items, std::move(matched), StoredIndex(saved, is_wanted)}));
+}
+
+absl::Status LoadPlanner::Append(const Fragment& f,
+                                 std::vector<ReadStep>* steps) const {
+  const ItemSpec& item = (*data_->items)[f.item];
+  const std::vector<Box> boxes = BoxesOfRun(f.part, f.first, f.count);
+  int64_t covered = 0;
+  data_->index.EachPart(
+      data_->matched[f.item], [&](std::span<const Stored> stored) {
+        covered += AppendMeeting(f, boxes, stored, SizeOf(item.dtype), steps);
+      });
+  if (covered == f.count) return absl::OkStatus();
+  return absl::DataLossError(absl::StrFormat(
+      "item '%s' (%s): the checkpoint has %d of the %d wanted elements from "
+      "element %d of %s on",
+      item.name, item.kind, covered, f.count, f.first, ToString(f.part)));
+}
+
+ItemIndex LoadPlanner::SavedItem(ItemIndex wanted) const {
+  return data_->matched[wanted];
+}
+
 absl::StatusOr<LoadPlan> PlanLoad(const Manifest& saved,
                                   const std::vector<ItemSpec>& wanted_items,
                                   const Holding& wanted) {
@@ -267,30 +310,13 @@ absl::StatusOr<LoadPlan> PlanLoad(const Manifest& saved,
              f.item, wanted_items.size());
     is_used[f.item] = true;
   }
-  HF_ASSIGN_OR_RETURN(const std::vector<ItemIndex> matched,
-                      MatchItems(saved, wanted_items, is_used));
-  std::vector<bool> is_wanted(saved.items.size());
-  for (size_t i = 0; i < matched.size(); ++i) {
-    if (is_used[i]) is_wanted[matched[i]] = true;
-  }
-  const StoredIndex index(saved, is_wanted);
-
+  HF_ASSIGN_OR_RETURN(const LoadPlanner planner,
+                      LoadPlanner::Create(saved, wanted_items, is_used));
   LoadPlan plan;
   for (const Fragment& f : wanted.fragments) {
-    const ItemSpec& item = wanted_items[f.item];
-    const int64_t size = SizeOf(item.dtype);
-    const std::vector<Box> boxes = BoxesOfRun(f.part, f.first, f.count);
-    int64_t covered = 0;
-    index.EachPart(matched[f.item], [&](std::span<const Stored> stored) {
-      covered += AppendMeeting(f, boxes, stored, size, &plan.steps);
-    });
-    if (covered != f.count) {
-      return absl::DataLossError(absl::StrFormat(
-          "item '%s' (%s): the checkpoint has %d of the %d wanted elements "
-          "from element %d of %s on",
-          item.name, item.kind, covered, f.count, f.first, ToString(f.part)));
-    }
-    plan.bytes_wanted += static_cast<uint64_t>(f.count * size);
+    HF_RETURN_IF_ERROR(planner.Append(f, &plan.steps));
+    plan.bytes_wanted +=
+        static_cast<uint64_t>(f.count * SizeOf(wanted_items[f.item].dtype));
   }
   SortAndJoin(&plan.steps);
   return plan;

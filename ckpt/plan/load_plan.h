@@ -11,6 +11,7 @@
 #define HOLDFAST_CKPT_PLAN_LOAD_PLAN_H_
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -53,6 +54,35 @@ struct LoadPlan {
 absl::StatusOr<LoadPlan> PlanLoad(const Manifest& saved,
                                   const std::vector<ItemSpec>& wanted_items,
                                   const Holding& wanted);
+
+// The same, one fragment after the other, for whoever plans for many ranks
+// (share_plan.h). Cost: Create sorts the chunks of the items that are used.
+class LoadPlanner {
+ public:
+  // `is_used[i]`: fragments of wanted_items[i] may be asked about. All three
+  // outlive the planner. Errors: kFailedPrecondition, as PlanLoad.
+  static absl::StatusOr<LoadPlanner> Create(
+      const Manifest& saved, const std::vector<ItemSpec>& wanted_items,
+      const std::vector<bool>& is_used);
+  LoadPlanner(LoadPlanner&&) noexcept;
+  ~LoadPlanner();
+
+  // Appends the steps that fill `fragment`, neither sorted nor joined.
+  // kDataLoss, as PlanLoad.
+  absl::Status Append(const Fragment& fragment,
+                      std::vector<ReadStep>* steps) const;
+
+  // The manifest's number of a wanted item.
+  ItemIndex SavedItem(ItemIndex wanted) const;
+
+ private:
+  struct Data;
+  explicit LoadPlanner(std::unique_ptr<Data> data);
+  std::unique_ptr<Data> data_;
+};
+
+// Sorts, and joins contiguous copies that touch on both sides.
+void SortAndJoin(std::vector<ReadStep>* steps);
 
 }  // namespace holdfast::ckpt
 

@@ -58,19 +58,37 @@ void Scatter::EachMeeting(uint32_t file, uint64_t begin, uint64_t end,
   }
 }
 
+template <typename Visit>
+void Scatter::EachPiece(uint32_t file, uint64_t begin, uint64_t end,
+                        Visit visit) const {
+  EachMeeting(file, begin, end,
+              [&](const ReadStep& step, uint64_t first_row, uint64_t end_row) {
+                for (uint64_t row = first_row; row < end_row; ++row) {
+                  const uint64_t row_begin =
+                      step.file_offset + row * step.file_stride;
+                  visit(step, row, std::max(row_begin, begin),
+                        std::min(row_begin + step.row_bytes, end));
+                }
+                return true;
+              });
+}
+
+bool Scatter::Wants(uint32_t file, uint64_t begin, uint64_t end) const {
+  bool wants = false;
+  EachMeeting(file, begin, end, [&](const ReadStep&, uint64_t, uint64_t) {
+    wants = true;
+    return false;
+  });
+  return wants;
+}
+
 std::vector<UnitRead> Scatter::UnitsToRead(uint32_t file,
                                            std::span<const Unit> units,
                                            uint64_t bytes_max) const {
   std::vector<UnitRead> reads;
   for (uint32_t i = 0; i < units.size(); ++i) {
     const Unit& unit = units[i];
-    bool is_needed = false;
-    EachMeeting(file, unit.offset, unit.offset + unit.bytes,
-                [&](const ReadStep&, uint64_t, uint64_t) {
-                  is_needed = true;
-                  return false;
-                });
-    if (!is_needed) continue;
+    if (!Wants(file, unit.offset, unit.offset + unit.bytes)) continue;
     if (!reads.empty()) {
       UnitRead& last = reads.back();
       if (last.offset + last.bytes == unit.offset &&
@@ -88,33 +106,70 @@ std::vector<UnitRead> Scatter::UnitsToRead(uint32_t file,
   return reads;
 }
 
+// Where the bytes from `from` on of a step's row land.
+std::byte* Scatter::Place(const ReadStep& step, uint64_t row, uint64_t from,
+                          std::span<const std::span<std::byte>> regions) {
+  HF_CHECK(step.region < regions.size() &&
+               step.region_offset + (step.rows - 1) * step.region_stride +
+                       step.row_bytes <=
+                   regions[step.region].size(),
+           "a step into region %d of %d, offset %d", step.region,
+           regions.size(), step.region_offset);
+  return regions[step.region].data() + step.region_offset +
+         row * step.region_stride +
+         (from - step.file_offset - row * step.file_stride);
+}
+
 uint64_t Scatter::ScatterBytes(
     uint32_t file, uint64_t offset, std::span<const std::byte> bytes,
     std::span<const std::span<std::byte>> regions) const {
   uint64_t copied = 0;
-  const uint64_t end = offset + bytes.size();
-  EachMeeting(
-      file, offset, end,
-      [&](const ReadStep& step, uint64_t first_row, uint64_t end_row) {
-        HF_CHECK(step.region < regions.size() &&
-                     step.region_offset + (step.rows - 1) * step.region_stride +
-                             step.row_bytes <=
-                         regions[step.region].size(),
-                 "a step into region %d of %d, offset %d", step.region,
-                 regions.size(), step.region_offset);
-        std::byte* const region =
-            regions[step.region].data() + step.region_offset;
-        for (uint64_t row = first_row; row < end_row; ++row) {
-          const uint64_t row_begin = step.file_offset + row * step.file_stride;
-          const uint64_t from = std::max(row_begin, offset);
-          const uint64_t to = std::min(row_begin + step.row_bytes, end);
-          std::memcpy(region + row * step.region_stride + (from - row_begin),
-                      bytes.data() + (from - offset), to - from);
-          copied += to - from;
-        }
-        return true;
+  EachPiece(
+      file, offset, offset + bytes.size(),
+      [&](const ReadStep& step, uint64_t row, uint64_t from, uint64_t to) {
+        std::memcpy(Place(step, row, from, regions),
+                    bytes.data() + (from - offset), to - from);
+        copied += to - from;
       });
   return copied;
+}
+
+void Scatter::AppendPacked(uint32_t file, uint64_t offset,
+                           std::span<const std::byte> bytes,
+                           std::vector<std::byte>* packed) const {
+  EachPiece(file, offset, offset + bytes.size(),
+            [&](const ReadStep&, uint64_t, uint64_t from, uint64_t to) {
+              const auto piece = bytes.subspan(from - offset, to - from);
+              packed->insert(packed->end(), piece.begin(), piece.end());
+            });
+}
+
+uint64_t Scatter::PackedBytes(uint32_t file, uint64_t begin,
+                              uint64_t end) const {
+  uint64_t sum = 0;
+  EachPiece(file, begin, end,
+            [&](const ReadStep&, uint64_t, uint64_t from, uint64_t to) {
+              sum += to - from;
+            });
+  return sum;
+}
+
+void Scatter::ScatterPacked(
+    uint32_t file, uint64_t begin, uint64_t end,
+    std::span<const std::byte> packed,
+    std::span<const std::span<std::byte>> regions) const {
+  size_t at = 0;
+  EachPiece(
+      file, begin, end,
+      [&](const ReadStep& step, uint64_t row, uint64_t from, uint64_t to) {
+        HF_CHECK(to - from <= packed.size() - at, "%d packed bytes are few",
+                 packed.size());
+        std::memcpy(Place(step, row, from, regions), packed.data() + at,
+                    to - from);
+        at += to - from;
+      });
+  HF_CHECK(at == packed.size(), "%d of %d packed bytes have a place", at,
+           packed.size());
 }
 
 }  // namespace holdfast::ckpt

@@ -51,12 +51,36 @@ class Scatter {
                         std::span<const std::byte> bytes,
                         std::span<const std::span<std::byte>> regions) const;
 
+  // Does any step want a byte of [begin, end) of `file`?
+  bool Wants(uint32_t file, uint64_t begin, uint64_t end) const;
+
+  // For bytes that travel from the rank that read them to the one that wants
+  // them: what the steps want of the range, packed without gaps, and back into
+  // place. Both sides must have the same steps in that range; those outside of
+  // it do not matter.
+  void AppendPacked(uint32_t file, uint64_t offset,
+                    std::span<const std::byte> bytes,
+                    std::vector<std::byte>* packed) const;
+  uint64_t PackedBytes(uint32_t file, uint64_t begin, uint64_t end) const;
+  // `packed` has PackedBytes(file, begin, end) bytes (CHECK).
+  void ScatterPacked(uint32_t file, uint64_t begin, uint64_t end,
+                     std::span<const std::byte> packed,
+                     std::span<const std::span<std::byte>> regions) const;
+
  private:
   // Calls visit(step, first_row, end_row) for the rows of steps that have bytes
   // in [begin, end) of `file`, until it returns false.
   template <typename Visit>
   void EachMeeting(uint32_t file, uint64_t begin, uint64_t end,
                    Visit visit) const;
+  // Calls visit(step, row, from, to) for each row's bytes [from, to) of `file`
+  // that lie in [begin, end), always in the same order.
+  template <typename Visit>
+  void EachPiece(uint32_t file, uint64_t begin, uint64_t end,
+                 Visit visit) const;
+
+  static std::byte* Place(const ReadStep& step, uint64_t row, uint64_t from,
+                          std::span<const std::span<std::byte>> regions);
 
   std::span<const ReadStep> steps_;
   // By step: the largest end, in the file, of it and of the steps of the same

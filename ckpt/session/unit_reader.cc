@@ -149,11 +149,15 @@ Task<absl::Status> UnitReader::State::ReadRuns(uint32_t file,
   const auto is_due = [&](const Slot& slot) {
     return !go_on() || io->clock().Monotonic() >= slot.retry_at;
   };
+  // A slot whose read has answered, and may be taken up.
+  const auto is_ready = [&](const Slot& slot) {
+    return slot.op->done && (gate == nullptr || !go_on() || gate());
+  };
   size_t next = 0;
   while (true) {
     size_t busy = 0;
     for (Slot& slot : slots) {
-      if (slot.op && slot.op->done) Finish(file, slot, sink, &failed);
+      if (slot.op && is_ready(slot)) Finish(file, slot, sink, &failed);
       if (slot.run && !slot.op && !go_on()) slot.run.reset();
       if (!slot.run && go_on() && next < runs.size()) {
         slot.run = runs[next++];
@@ -170,7 +174,7 @@ Task<absl::Status> UnitReader::State::ReadRuns(uint32_t file,
     if (busy == 0) break;
     Until any([&] {
       for (const Slot& slot : slots) {
-        if (slot.run && (slot.op ? slot.op->done : is_due(slot))) return true;
+        if (slot.run && (slot.op ? is_ready(slot) : is_due(slot))) return true;
       }
       return false;
     });
@@ -246,6 +250,10 @@ Task<absl::Status> UnitReader::Read(std::vector<FileWant> wants, Sink sink) {
     co_return absl::DataLossError(ToString(state.damage.front()));
   }
   co_return absl::OkStatus();
+}
+
+void UnitReader::SetGate(std::function<bool()> gate) {
+  state_->gate = std::move(gate);
 }
 
 void UnitReader::Cancel() { state_->cancelled = true; }

@@ -84,6 +84,11 @@ class UnitReader {
   // when it returns no read is in flight.
   Task<absl::Status> Read(std::vector<FileWant> wants, Sink sink);
 
+  // A finished read is taken up, and its bytes delivered, only while `gate`
+  // says so: for a sink that is full for a while. Nothing is read meanwhile
+  // beyond reads_in_flight.
+  void SetGate(std::function<bool()> gate);
+
   // Read ends soon, with kAborted.
   void Cancel();
 

@@ -90,6 +90,7 @@ struct UnitReader::State {
   std::vector<UnitRead> runs;
   uint64_t index_offset = 0;
 
+  std::function<bool()> gate;
   bool cancelled = false;
   std::vector<UnitDamage> damage;
   uint64_t bytes_done = 0;
