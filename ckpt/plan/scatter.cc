@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ckpt/base/aligned_buffer.h"
 #include "ckpt/base/check.h"
 
 namespace holdfast::ckpt {
@@ -120,6 +121,25 @@ std::byte* Scatter::Place(const ReadStep& step, uint64_t row, uint64_t from,
          (from - step.file_offset - row * step.file_stride);
 }
 
+std::span<std::byte> Scatter::PlaceOf(
+    uint32_t file, uint64_t offset, uint64_t size,
+    std::span<const std::span<std::byte>> regions) const {
+  std::span<std::byte> place;
+  EachPiece(
+      file, offset, offset + size,
+      [&](const ReadStep& step, uint64_t row, uint64_t from, uint64_t to) {
+        if (!place.empty() || from != offset || to != offset + size) {
+          return;  // another step may have all of it
+        }
+        std::byte* const memory = Place(step, row, from, regions);
+        if (reinterpret_cast<uintptr_t>(memory) % AlignedBuffer::kAlignment ==
+            0) {
+          place = {memory, size};
+        }
+      });
+  return place;
+}
+
 uint64_t Scatter::ScatterBytes(
     uint32_t file, uint64_t offset, std::span<const std::byte> bytes,
     std::span<const std::span<std::byte>> regions) const {
@@ -127,8 +147,11 @@ uint64_t Scatter::ScatterBytes(
   EachPiece(
       file, offset, offset + bytes.size(),
       [&](const ReadStep& step, uint64_t row, uint64_t from, uint64_t to) {
-        std::memcpy(Place(step, row, from, regions),
-                    bytes.data() + (from - offset), to - from);
+        std::byte* const to_memory = Place(step, row, from, regions);
+        const std::byte* const from_memory = bytes.data() + (from - offset);
+        if (to_memory != from_memory) {
+          std::memcpy(to_memory, from_memory, to - from);
+        }
         copied += to - from;
       });
   return copied;

@@ -43,10 +43,17 @@ class Scatter {
   std::vector<UnitRead> UnitsToRead(uint32_t file, std::span<const Unit> units,
                                     uint64_t bytes_max) const;
 
+  // The one piece of the regions where bytes [offset, offset + size) of `file`
+  // belong, if they all belong to one place, in this order and aligned for
+  // direct I/O; else empty.
+  std::span<std::byte> PlaceOf(
+      uint32_t file, uint64_t offset, uint64_t size,
+      std::span<const std::span<std::byte>> regions) const;
+
   // `bytes` are those of `file` from `offset` on. Copies what any step wants of
   // them into `regions`, by number; returns how many bytes that were. After
   // every byte of UnitsToRead has passed, the returned numbers add up to
-  // `plan.bytes_wanted`.
+  // `plan.bytes_wanted`. Bytes that were read to PlaceOf count and stay.
   uint64_t ScatterBytes(uint32_t file, uint64_t offset,
                         std::span<const std::byte> bytes,
                         std::span<const std::span<std::byte>> regions) const;

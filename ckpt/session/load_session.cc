@@ -112,6 +112,7 @@ Task<absl::Status> Loader::Run() {
     outcome.damage = state_->reader.damage().front();
   }
   outcome.bytes_read = state_->reader.bytes_read();
+  outcome.bytes_placed = state_->reader.bytes_placed();
   outcome.seconds = absl::ToDoubleSeconds(clock.Monotonic() - begin);
   co_return status;
 }
@@ -140,7 +141,11 @@ Task<absl::Status> Loader::Load() {
                                            uint64_t bytes_max) {
       return scatter.UnitsToRead(file, units, bytes_max);
     };
-    wants.push_back({file, std::move(pick)});
+    FileWant::Place place = [&scatter, &state, file](uint64_t offset,
+                                                     uint64_t size) {
+      return scatter.PlaceOf(file, offset, size, state.target->regions());
+    };
+    wants.push_back({file, std::move(pick), std::move(place)});
   }
   UnitReader::Sink sink = [&state](uint32_t file, uint64_t offset,
                                    std::span<const std::byte> bytes) {

@@ -6,14 +6,16 @@
 //             identity, size, crc_index of the manifest
 //   read      whole units, neighbours coalesced, in file order, a bounded queue
 //   verify    the checksum of every unit read
-//   scatter   straight into the target; every wanted byte once
+//   scatter   straight into the target; every wanted byte once. Large units
+//             that land in one piece are read to their place and not copied
 //
 // Nobody is asked and nothing is decided here: the session ends with an outcome
 // that the ranks then agree on (owner_session.h). Tools use it alone, on a
 // directory anywhere.
 //
 // Memory: `read_bytes_max` x `reads_in_flight` for reads, the plan, the index
-// of one file at a time. Never a second copy of the state.
+// of one file at a time. Never a second copy of the state. When a load fails
+// the target holds parts of it, damaged ones included.
 // Thread: the storage's owner. Checksums and copies run inside Poll.
 
 #ifndef HOLDFAST_CKPT_SESSION_LOAD_SESSION_H_
@@ -63,7 +65,8 @@ struct LoadOutcome {
   absl::Status status;
   std::optional<UnitDamage> damage;
   uint64_t bytes_wanted = 0;
-  uint64_t bytes_read = 0;  // from files, blocks around the data included
+  uint64_t bytes_read = 0;    // from files, blocks around the data included
+  uint64_t bytes_placed = 0;  // of these, read straight into the target
   double seconds = 0;
 };
 

@@ -93,8 +93,7 @@ void UnitReader::State::Deliver(uint32_t file, const Slot& slot, size_t first,
   if (first == end) return;
   const uint64_t from = units[first].offset;
   const uint64_t to = units[end - 1].offset + units[end - 1].bytes;
-  sink(file, from,
-       slot.buffer.span().subspan(from - slot.run->offset, to - from));
+  sink(file, from, slot.memory.subspan(from - slot.run->offset, to - from));
 }
 
 void UnitReader::State::CheckRun(uint32_t file, const Slot& slot,
@@ -103,8 +102,8 @@ void UnitReader::State::CheckRun(uint32_t file, const Slot& slot,
   size_t good = slot.run->first_unit;  // whole from here on
   for (size_t i = good; i < units_end; ++i) {
     const Unit& unit = units[i];
-    const uint32_t crc = Crc32c(
-        slot.buffer.span().subspan(unit.offset - slot.run->offset, unit.bytes));
+    const uint32_t crc =
+        Crc32c(slot.memory.subspan(unit.offset - slot.run->offset, unit.bytes));
     if (crc == unit.crc) continue;
     Deliver(file, slot, good, i, sink);
     good = i + 1;
@@ -130,6 +129,7 @@ void UnitReader::State::Finish(uint32_t file, Slot& slot, const Sink& sink,
   if (status.ok()) {
     bytes_read += slot.run->bytes;
     bytes_done += slot.run->bytes;
+    if (slot.buffer.size() == 0) bytes_placed += slot.run->bytes;
     if (failed->ok() && !stopped()) CheckRun(file, slot, sink);
   } else if (failed->ok()) {
     *failed = status;
@@ -137,11 +137,66 @@ void UnitReader::State::Finish(uint32_t file, Slot& slot, const Sink& sink,
   slot.run.reset();
 }
 
+// Units that go straight into place become reads of their own; what lies
+// between them stays together.
+void UnitReader::State::PlanReads(const std::vector<UnitRead>& runs,
+                                  const FileWant::Place& place) {
+  reads.clear();
+  reads_begun = 0;
+  for (const UnitRead& run : runs) {
+    bool joins = false;  // the read before is of this run, and buffered
+    for (uint32_t i = run.first_unit; i < run.first_unit + run.unit_count;
+         ++i) {
+      const Unit& unit = units[i];
+      std::span<std::byte> memory;
+      if (place && unit.bytes >= options.placed_bytes_min &&
+          options.placed_in_flight > 0) {
+        memory = place(unit.offset, unit.bytes);
+      }
+      if (joins && memory.empty()) {
+        reads.back().run.bytes += unit.bytes;
+        ++reads.back().run.unit_count;
+      } else {
+        reads.push_back({{unit.offset, unit.bytes, i, 1}, memory});
+        joins = memory.empty();
+      }
+    }
+  }
+}
+
+bool UnitReader::State::TakeRead(Slot& slot) {
+  if (reads_begun == reads.size()) return false;
+  const PlannedRead& read = reads[reads_begun];
+  const bool buffered = slot.buffer.size() > 0;
+  if (buffered != read.memory.empty()) return false;
+  ++reads_begun;
+  slot.run = read.run;
+  slot.memory =
+      buffered ? slot.buffer.span().first(read.run.bytes) : read.memory;
+  slot.tries = 0;
+  slot.retry_at = absl::ZeroDuration();
+  return true;
+}
+
 Task<absl::Status> UnitReader::State::ReadRuns(uint32_t file,
                                                const Sink& sink) {
-  while (slots.size() <
-         std::min<size_t>(options.reads_in_flight, runs.size())) {
-    slots.push_back({AlignedBuffer(options.read_bytes_max), {}, {}, 0, {}});
+  // Slots of both kinds, as many as these reads can use.
+  for (const bool buffered : {true, false}) {
+    const size_t most = std::count_if(reads.begin(), reads.end(),
+                                      [buffered](const PlannedRead& read) {
+                                        return read.memory.empty() == buffered;
+                                      });
+    size_t have =
+        std::count_if(slots.begin(), slots.end(), [buffered](const Slot& slot) {
+          return (slot.buffer.size() > 0) == buffered;
+        });
+    for (const size_t want =
+             std::min<size_t>(most, buffered ? options.reads_in_flight
+                                             : options.placed_in_flight);
+         have < want; ++have) {
+      slots.push_back({});
+      if (buffered) slots.back().buffer = AlignedBuffer(options.read_bytes_max);
+    }
   }
   absl::Status failed;
   const auto go_on = [&] { return failed.ok() && !stopped(); };
@@ -153,21 +208,15 @@ Task<absl::Status> UnitReader::State::ReadRuns(uint32_t file,
   const auto is_ready = [&](const Slot& slot) {
     return slot.op->done && (gate == nullptr || !go_on() || gate());
   };
-  size_t next = 0;
   while (true) {
     size_t busy = 0;
     for (Slot& slot : slots) {
       if (slot.op && is_ready(slot)) Finish(file, slot, sink, &failed);
       if (slot.run && !slot.op && !go_on()) slot.run.reset();
-      if (!slot.run && go_on() && next < runs.size()) {
-        slot.run = runs[next++];
-        slot.tries = 0;
-        slot.retry_at = absl::ZeroDuration();
-      }
+      if (!slot.run && go_on()) TakeRead(slot);
       if (slot.run && !slot.op && is_due(slot)) {
         ++slot.tries;
-        slot.op = io->Read(file_id, slot.run->offset,
-                           slot.buffer.span().first(slot.run->bytes));
+        slot.op = io->Read(file_id, slot.run->offset, slot.memory);
       }
       busy += slot.run.has_value();
     }
@@ -209,8 +258,10 @@ Task<absl::Status> UnitReader::State::ReadFile(const FileWant& want,
       status = co_await ReadIndex(file);
     }
     if (status.ok() && damage.size() == damage_before && want.pick) {
-      runs = want.pick(units, options.read_bytes_max);
+      const std::vector<UnitRead> runs =
+          want.pick(units, options.read_bytes_max);
       for (const UnitRead& run : runs) bytes_total += run.bytes;
+      PlanReads(runs, want.place);
       status = co_await ReadRuns(file, sink);
     }
   }
@@ -264,6 +315,7 @@ const std::vector<UnitDamage>& UnitReader::damage() const {
 uint64_t UnitReader::bytes_done() const { return state_->bytes_done; }
 uint64_t UnitReader::bytes_total() const { return state_->bytes_total; }
 uint64_t UnitReader::bytes_read() const { return state_->bytes_read; }
+uint64_t UnitReader::bytes_placed() const { return state_->bytes_placed; }
 
 FileWant::Pick PickRange(uint64_t first, uint64_t end) {
   return [first, end](std::span<const Unit> units, uint64_t bytes_max) {

@@ -6,9 +6,14 @@
 // (identity, crc_index), then the wanted units are read, neighbours together,
 // and each unit's checksum is compared before anybody sees a byte of it.
 //
+// A large unit whose bytes all belong to one place in memory, in this order, is
+// read straight to there (FileWant::place): no buffer, no copy, and from
+// registered memory where the storage has it registered. Damaged bytes may then
+// lie in that place when Read fails.
+//
 // Memory: read_bytes_max x reads_in_flight, allocated once, and one file's
-// index; kept for ever when it is destroyed while reads hang. Thread: the
-// storage's owner.
+// index; kept for ever when it is destroyed while reads hang (places are the
+// caller's). Thread: the storage's owner.
 
 #ifndef HOLDFAST_CKPT_SESSION_UNIT_READER_H_
 #define HOLDFAST_CKPT_SESSION_UNIT_READER_H_
@@ -32,6 +37,11 @@ namespace holdfast::ckpt {
 struct UnitReaderOptions {
   size_t read_bytes_max = size_t{4} << 20;  // at least kUnitBytesMax
   int reads_in_flight = 4;
+  // Beside them, reads of one unit straight into place. 32 MiB in flight keep
+  // the disks that we have measured at their full speed.
+  int placed_in_flight = 32;
+  // Smaller units are cheaper to read with their neighbours, and to copy.
+  uint64_t placed_bytes_min = uint64_t{128} << 10;
   // false: the first damage ends the reading. true: all of it is collected, up
   // to damage_max places.
   bool read_past_damage = false;
@@ -60,8 +70,13 @@ std::string ToString(const UnitDamage& damage);
 struct FileWant {
   using Pick = std::function<std::vector<UnitRead>(std::span<const Unit> units,
                                                    uint64_t bytes_max)>;
+  // Where bytes [offset, offset + size) of the file belong, if all of them
+  // belong into one aligned piece of memory; empty: they do not.
+  using Place =
+      std::function<std::span<std::byte>(uint64_t offset, uint64_t size)>;
   uint32_t file = 0;
   Pick pick;
+  Place place = nullptr;
 };
 
 // Every unit; every unit that has a byte of [first, end).
@@ -71,7 +86,7 @@ FileWant::Pick PickRange(uint64_t first, uint64_t end);
 class UnitReader {
  public:
   // Called once for each run of verified bytes, in no particular order. Runs
-  // consist of whole units.
+  // consist of whole units. `bytes` of a placed run are in place already.
   using Sink = std::function<void(uint32_t file, uint64_t offset,
                                   std::span<const std::byte> bytes)>;
 
@@ -93,9 +108,10 @@ class UnitReader {
   void Cancel();
 
   const std::vector<UnitDamage>& damage() const;
-  uint64_t bytes_done() const;   // of wanted units
-  uint64_t bytes_total() const;  // grows as files are opened
-  uint64_t bytes_read() const;   // everything, blocks around the data included
+  uint64_t bytes_done() const;    // of wanted units
+  uint64_t bytes_total() const;   // grows as files are opened
+  uint64_t bytes_read() const;    // everything, blocks around the data included
+  uint64_t bytes_placed() const;  // of these, those read straight into place
 
  private:
   struct State;

@@ -38,8 +38,14 @@ struct UnitReader::State {
     HF_CHECK(options.reads_in_flight > 0, "no read may be in flight");
   }
 
+  // A read to be made; without `memory` it goes into a slot's buffer.
+  struct PlannedRead {
+    UnitRead run;
+    std::span<std::byte> memory;
+  };
   struct Slot {
-    AlignedBuffer buffer;
+    AlignedBuffer buffer;         // none: for reads that go into place
+    std::span<std::byte> memory;  // of the run, wherever it is
     std::optional<UnitRead> run;
     Io::Ref op;
     int tries = 0;
@@ -54,6 +60,10 @@ struct UnitReader::State {
   Task<absl::Status> ReadFrame(uint32_t file);
   Task<absl::Status> ReadIndex(uint32_t file);
   Task<absl::Status> ReadRuns(uint32_t file, const Sink& sink);
+  void PlanReads(const std::vector<UnitRead>& runs,
+                 const FileWant::Place& place);
+  // The next read may begin in this free slot; it does.
+  bool TakeRead(Slot& slot);
 
   absl::Status CheckCovered(uint32_t file);
   void Finish(uint32_t file, Slot& slot, const Sink& sink,
@@ -87,7 +97,8 @@ struct UnitReader::State {
   std::vector<Slot> slots;
 
   std::vector<Unit> units;  // of the open file, by offset
-  std::vector<UnitRead> runs;
+  std::vector<PlannedRead> reads;
+  size_t reads_begun = 0;
   uint64_t index_offset = 0;
 
   std::function<bool()> gate;
@@ -96,6 +107,7 @@ struct UnitReader::State {
   uint64_t bytes_done = 0;
   uint64_t bytes_total = 0;
   uint64_t bytes_read = 0;
+  uint64_t bytes_placed = 0;
 };
 
 }  // namespace holdfast::ckpt

@@ -46,6 +46,9 @@ StartWorld::StartWorld(SimDisk& disk, const ckpt::JobLayout& layout,
     owner.run_id_if_new = kTestRun;
     owner.reader.read_bytes_max = size_t{1} << 20;
     owner.reader.reads_in_flight = 2;
+    // The units are small; some are read straight into place all the same.
+    owner.reader.placed_in_flight = 2;
+    owner.reader.placed_bytes_min = ckpt::kStorageAlignment;
     if (options.init) {
       rank->init = options.init(r);
       ckpt::SessionEnv init_env = env;

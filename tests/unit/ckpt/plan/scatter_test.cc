@@ -2,6 +2,7 @@
 
 #include "ckpt/plan/scatter.h"
 
+#include "ckpt/base/aligned_buffer.h"
 #include "ckpt/base/philox.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -62,6 +63,54 @@ TEST(ScatterTest, UnitsBetweenTheRowsOfAStepAreNotRead) {
     read.push_back(r.first_unit);
   }
   EXPECT_THAT(read, ElementsAre(0, 3, 6, 9));
+}
+
+TEST(ScatterTest, APlaceIsOnePieceThatHoldsAllAndIsAligned) {
+  AlignedBuffer memory(40960);
+  const std::vector<std::span<std::byte>> regions = {memory.span()};
+  LoadPlan plan;
+  plan.steps = {
+      {.file_offset = 4096, .region_offset = 8192, .row_bytes = 8192},
+      // Begins in mid-block of the region.
+      {.file_offset = 16384, .region_offset = 20000, .row_bytes = 8192},
+      // Two rows.
+      {.file_offset = 28672,
+       .file_stride = 4096,
+       .region_offset = 28672,
+       .region_stride = 8192,
+       .row_bytes = 4096,
+       .rows = 2}};
+  const Scatter scatter(plan);
+  const auto place = [&](uint64_t offset, uint64_t size) {
+    const auto bytes = scatter.PlaceOf(0, offset, size, regions);
+    return bytes.empty() ? -1 : bytes.data() - memory.data();
+  };
+  EXPECT_EQ(place(4096, 8192), 8192);
+  EXPECT_EQ(place(8192, 4096), 12288);
+  EXPECT_EQ(scatter.PlaceOf(0, 8192, 4096, regions).size(), 4096);
+  EXPECT_EQ(place(4096, 12288), -1) << "its end is wanted by nobody";
+  EXPECT_EQ(place(16384, 4096), -1) << "not aligned";
+  EXPECT_EQ(place(28672, 4096), 28672);
+  EXPECT_EQ(place(32768, 4096), 36864);
+  EXPECT_EQ(place(28672, 8192), -1) << "rows apart";
+  EXPECT_EQ(scatter.PlaceOf(1, 4096, 4096, regions).size(), 0);
+}
+
+TEST(ScatterTest, BytesThatAreInPlaceCountAndGoWhereElseTheyAreWanted) {
+  AlignedBuffer memory(12288);
+  const std::vector<std::span<std::byte>> regions = {memory.span()};
+  LoadPlan plan;
+  plan.steps = {{.file_offset = 4096, .row_bytes = 4096},
+                {.file_offset = 5000, .region_offset = 8192, .row_bytes = 10}};
+  const Scatter scatter(plan);
+  const auto place = scatter.PlaceOf(0, 4096, 4096, regions);
+  ASSERT_EQ(place.data(), memory.data());
+  for (size_t i = 0; i < place.size(); ++i) place[i] = std::byte(i % 251);
+  EXPECT_EQ(scatter.ScatterBytes(0, 4096, place, regions), 4106u);
+  for (size_t i = 0; i < place.size(); ++i) {
+    ASSERT_EQ(place[i], std::byte(i % 251)) << i;
+  }
+  EXPECT_EQ(memory.data()[8192], std::byte((5000 - 4096) % 251));
 }
 
 TEST(ScatterTest, ALongStepIsFoundBehindShortOnes) {
