@@ -110,6 +110,8 @@ absl::Status ParsePiece(std::string_view piece, std::string_view key,
   if (key == "do") {
     if (value == "kill") {
       fault->act = StorageFault::Act::kKill;
+    } else if (value == "stop") {
+      fault->act = StorageFault::Act::kStop;
     } else if (value == "fail") {
       fault->act = StorageFault::Act::kFail;
     } else if (value == "delay") {
@@ -117,7 +119,7 @@ absl::Status ParsePiece(std::string_view piece, std::string_view key,
     } else if (value == "count") {
       fault->act = StorageFault::Act::kCount;
     } else {
-      return Wrong(piece, "do=kill, do=fail, do=delay or do=count");
+      return Wrong(piece, "do=kill, do=stop, do=fail, do=delay or do=count");
     }
     return absl::OkStatus();
   }
@@ -141,7 +143,7 @@ absl::StatusOr<StorageFault> ParseFault(std::string_view text) {
     return ParsePiece(piece, key, piece.substr(equals + 1), &fault);
   }));
   if (!given.contains("do")) {
-    return Wrong(text, "do=kill, do=fail, do=delay or do=count in it");
+    return Wrong(text, "do=kill, do=stop, do=fail, do=delay or do=count in it");
   }
   using Act = StorageFault::Act;
   struct Only {
@@ -150,7 +152,8 @@ absl::StatusOr<StorageFault> ParseFault(std::string_view text) {
     std::string_view with;
   };
   for (const Only& only :
-       {Only{"when", fault.act == Act::kKill, "do=kill"},
+       {Only{"when", fault.act == Act::kKill || fault.act == Act::kStop,
+             "do=kill or do=stop"},
         Only{"error", fault.act == Act::kFail, "do=fail"},
         Only{"ms", fault.act == Act::kDelay, "do=delay"},
         Only{"lasting", fault.act == Act::kFail || fault.act == Act::kDelay,

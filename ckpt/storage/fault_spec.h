@@ -6,6 +6,7 @@
 //   op=write,n=5,do=fail,error=ENOSPC,lasting=yes     the disk fills
 //   op=sync,do=fail                                   one sync says EIO
 //   op=write,do=delay,ms=200                          a slow disk
+//   op=put,match=MANIFEST,do=stop                     SIGSTOP before the commit
 //   do=count                                          only count
 //
 // Several are separated by ';'. Each counts the operations that it matches, one
@@ -19,6 +20,8 @@
 //   n      from 1, the default
 //   do     kill    SIGKILL to this process, before the operation or after its
 //                  answer (when=before, the default, or when=after)
+//          stop    SIGSTOP to this process, when as for kill; after SIGCONT it
+//                  goes on as if nothing had been
 //          fail    the operation is not done and answers `error`: EIO
 //          (default),
 //                  ENOSPC, EDQUOT, EACCES, EROFS, ESTALE; lasting=yes: so do
@@ -57,7 +60,7 @@ enum class StorageOp : uint8_t {
 std::string_view Name(StorageOp op);
 
 struct StorageFault {
-  enum class Act : uint8_t { kKill, kFail, kDelay, kCount };
+  enum class Act : uint8_t { kKill, kStop, kFail, kDelay, kCount };
 
   int rank = -1;  // -1: any.
   bool any_op = true;
@@ -65,7 +68,7 @@ struct StorageFault {
   std::string match;  // "": every name.
   int64_t n = 1;
   Act act{};
-  bool after = false;  // kKill: after the answer.
+  bool after = false;  // kKill, kStop: after the answer.
   int error = 0;       // kFail: an errno.
   bool lasting = false;
   int64_t delay_ms = 0;

@@ -1,4 +1,5 @@
-// ckpt/storage/fault_storage.cc: counting, and then killing, failing, delaying.
+// ckpt/storage/fault_storage.cc: counting, and then killing, stopping, failing,
+// delaying.
 
 #include "ckpt/storage/fault_storage.h"
 
@@ -15,10 +16,15 @@
 namespace holdfast::ckpt {
 namespace {
 
-[[noreturn]] void KillThisProcess(const std::string& at) {
-  HF_LOG_WARNING("storage fault: killing this process %s, as told", at);
+void Strike(StorageFault::Act act, const std::string& at) {
+  const bool kill = act == StorageFault::Act::kKill;
+  HF_LOG_WARNING("storage fault: %s this process %s, as told",
+                 kill ? "killing" : "stopping", at);
   FlushLog();
-  while (true) ::raise(SIGKILL);
+  // To this thread, which so gets no further; the others die or stop with it.
+  do {
+    ::raise(kill ? SIGKILL : SIGSTOP);
+  } while (kill);
 }
 
 bool Matches(const StorageFault& fault, StorageOp op, std::string_view name) {
@@ -71,8 +77,12 @@ bool FaultStorage::Meet(StorageOp op, const std::string& name, OpTag tag,
     };
     switch (fault.act) {
       case StorageFault::Act::kKill:
-        if (!fault.after) KillThisProcess("before " + what());
-        kill_after_[tag] = "after " + what();
+      case StorageFault::Act::kStop:
+        if (fault.after) {
+          after_[tag] = {fault.act, "after " + what()};
+        } else {
+          Strike(fault.act, "before " + what());
+        }
         break;
       case StorageFault::Act::kFail:
         if (armed.count == fault.n) {
@@ -239,9 +249,8 @@ size_t FaultStorage::Poll(std::span<Completion> out) {
                 failed_.begin() + static_cast<ptrdiff_t>(count));
   const size_t answered = storage_->Poll(out.subspan(count));
   for (Completion& answer : out.subspan(count, answered)) {
-    if (const auto kill = kill_after_.find(answer.tag);
-        kill != kill_after_.end()) {
-      KillThisProcess(kill->second);
+    if (const auto after = after_.extract(answer.tag); !after.empty()) {
+      Strike(after.mapped().act, after.mapped().what);
     }
     if (const auto close = closing_.find(answer.tag); close != closing_.end()) {
       answer.status = close->second;

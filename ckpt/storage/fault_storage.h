@@ -93,9 +93,13 @@ class FaultStorage final : public Storage {
   std::vector<Armed> armed_;
   const Clock& clock_;
   std::map<FileId, File> files_;
-  std::map<OpTag, FileId> opening_;          // Create and Open, unanswered.
-  std::map<OpTag, absl::Status> closing_;    // Close of a poisoned file.
-  std::map<OpTag, std::string> kill_after_;  // What was done, for the log.
+  std::map<OpTag, FileId> opening_;        // Create and Open, unanswered.
+  std::map<OpTag, absl::Status> closing_;  // Close of a poisoned file.
+  struct After {
+    StorageFault::Act act{};
+    std::string what;  // Was done, for the log.
+  };
+  std::map<OpTag, After> after_;  // Killed or stopped when they are answered.
   std::vector<Late> late_;
   size_t unanswered_ = 0;
   std::vector<Completion> failed_;  // Injected errors, not yet polled.

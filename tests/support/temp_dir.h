@@ -5,6 +5,7 @@
 #define HOLDFAST_TESTS_SUPPORT_TEMP_DIR_H_
 
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <string>
@@ -17,7 +18,10 @@ namespace holdfast::tests {
 
 class TempDir {
  public:
-  TempDir() : path_(::testing::TempDir() + "holdfast.XXXXXX") {
+  TempDir() : TempDir(::testing::TempDir()) {}
+  // In `parent`, which ends with '/'.
+  explicit TempDir(const std::string& parent)
+      : path_(parent + "holdfast.XXXXXX") {
     HF_CHECK(::mkdtemp(path_.data()) != nullptr, "cannot make %s", path_);
   }
   ~TempDir() {
@@ -32,6 +36,13 @@ class TempDir {
  private:
   std::string path_;
 };
+
+// For tests that sync often and cut no power: files in memory where there are
+// some, else where other tests have theirs.
+inline std::string MemoryFolder() {
+  return ::access("/dev/shm", W_OK | X_OK) == 0 ? "/dev/shm/"
+                                                : ::testing::TempDir();
+}
 
 }  // namespace holdfast::tests
 

@@ -24,6 +24,7 @@
 #include "ckpt/group/inproc_group.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/party.h"
 #include "tests/support/sim_layout.h"
 #include "tests/support/temp_dir.h"
 
@@ -31,78 +32,11 @@ namespace holdfast::ckpt {
 namespace {
 
 using ::testing::HasSubstr;
-using tests::CompareFragment;
-using tests::FillFragment;
+using tests::Finish;
+using tests::OnRanks;
+using tests::Party;
 using tests::SimLayout;
 using tests::TempDir;
-
-// One rank: its memory, its checkpointer, a step thread's life.
-class Party {
- public:
-  Party(std::shared_ptr<const SimLayout> layout, std::unique_ptr<Group> group,
-        const CheckpointerOptions& options)
-      : layout_(layout), rank_(group->rank()) {
-    stored_ = layout->StoredBy(rank_);
-    for (const uint64_t bytes : stored_.region_bytes) {
-      memory_.emplace_back(bytes);
-      regions_.push_back(memory_.back().span());
-    }
-    auto opened = Checkpointer::Open(options, std::move(group), layout,
-                                     regions_, RealClock());
-    status_ = opened.status();
-    if (opened.ok()) checkpointer_ = *std::move(opened);
-  }
-
-  const absl::Status& status() const { return status_; }
-  Rank rank() const { return rank_; }
-  Checkpointer& checkpointer() { return *checkpointer_; }
-
-  void Fill(int64_t step) {
-    for (const Fragment& f : stored_.fragments) {
-      FillFragment(*layout_, f, step, regions_);
-    }
-  }
-  // The optimizer's walk to `step`, beside a save.
-  void StepTo(int64_t step) {
-    for (const Fragment& f : stored_.fragments) {
-      checkpointer_->FenceWrite(
-          f.region, f.offset, f.count * SizeOf(layout_->items()[f.item].dtype));
-      FillFragment(*layout_, f, step, regions_);
-    }
-  }
-  std::string Compare(int64_t step) const {
-    for (const Fragment& f : stored_.fragments) {
-      std::string difference = CompareFragment(*layout_, f, step, regions_);
-      if (!difference.empty()) return difference;
-    }
-    return "";
-  }
-
- private:
-  std::shared_ptr<const SimLayout> layout_;
-  Rank rank_;
-  absl::Status status_;
-  Holding stored_;
-  std::vector<AlignedBuffer> memory_;
-  std::vector<std::span<std::byte>> regions_;
-  std::unique_ptr<Checkpointer> checkpointer_;
-};
-
-// Runs `body` on one thread a rank.
-void OnRanks(int ranks, const CheckpointerOptions& options,
-             const std::function<void(Party&)>& body) {
-  auto layout = std::make_shared<SimLayout>(ranks);
-  std::vector<std::unique_ptr<Group>> groups = MakeInprocGroups(ranks);
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&, rank] {
-      Party party(layout, std::move(groups[rank]), options);
-      ASSERT_TRUE(party.status().ok()) << party.status();
-      body(party);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-}
 
 class CheckpointerTest : public testing::TestWithParam<const char*> {
  protected:
@@ -123,13 +57,6 @@ class CheckpointerTest : public testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(Storages, CheckpointerTest,
                          testing::Values("posix", "auto"),
                          [](const auto& info) { return info.param; });
-
-SaveReport Finish(Checkpointer& checkpointer) {
-  std::optional<SaveReport> report =
-      checkpointer.WaitForSave(absl::Seconds(60));
-  EXPECT_TRUE(report.has_value());
-  return report.value_or(SaveReport{});
-}
 
 TEST_P(CheckpointerTest, SavesTheStateAtBeginSaveWhileTheOptimizerRuns) {
   constexpr int64_t kLastStep = 12;

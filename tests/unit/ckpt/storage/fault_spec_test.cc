@@ -81,7 +81,7 @@ TEST(FaultSpecTest, WhatIsWrongIsNamed) {
            Wrong{"do=kill,do=kill", "expected 'do' only once"},
            Wrong{"do=kill,ms=3", "expected 'ms' only with do=delay"},
            Wrong{"do=kill,lasting=yes", "'lasting' only with"},
-           Wrong{"do=fail,when=after", "'when' only with do=kill"},
+           Wrong{"do=fail,when=after", "'when' only with do=kill or do=stop"},
            Wrong{"do=fail,error=EBADCAFE", "expected EIO, ENOSPC"},
            Wrong{"do=delay", "expected ms=MILLISECONDS"},
            Wrong{"do=count;", "found ''"},

@@ -2,6 +2,9 @@
 
 #include "ckpt/storage/fault_storage.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <csignal>
 #include <cstring>
 #include <memory>
@@ -141,6 +144,24 @@ TEST_F(FaultStorageDeathTest, KillsAfterTheAnswer) {
               "number 1, m");
   const auto storage = Start("");
   EXPECT_TRUE(Blocking(*storage).Get("m", 1).ok());
+}
+
+TEST_F(FaultStorageTest, StopsBetweenTwoOperationsAndGoesOnWhenContinued) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::_exit(Save(*Start("op=put,do=stop"), data_).ok() ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, WUNTRACED), child);
+  ASSERT_TRUE(WIFSTOPPED(status));
+  const auto storage = Start("");
+  Blocking io(*storage);
+  EXPECT_EQ(io.Get("f", 1 << 20)->size(), 3 * 4096);
+  EXPECT_TRUE(absl::IsNotFound(io.Get("m", 1).status()));
+  ::kill(child, SIGCONT);
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_TRUE(io.Get("m", 1).ok());
 }
 
 }  // namespace
