@@ -42,6 +42,13 @@ RunId RandomRunId() {
   return id;
 }
 
+uint64_t RandomNonce() {
+  std::random_device device;
+  const uint64_t high = device();
+  // Never 0.
+  return high << 32 | device() | 1;
+}
+
 ResumeMode ModeOf(LoadRequest::Resume resume) {
   switch (resume) {
     case LoadRequest::Resume::kAuto:
@@ -204,6 +211,7 @@ void CkptThread::StartLoad(const LoadRequest& request) {
   owner.resume = ModeOf(request.resume);
   owner.resume_step = request.step;
   owner.run_id_if_new = RandomRunId();
+  owner.nonce = RandomNonce();
   owner.pid = getpid();
   owner.fingerprint = request.fingerprint;
   owner.committed_proof = request.committed_proof;

@@ -113,6 +113,31 @@ Io::Ref Io::Remove(std::string_view name) {
   });
 }
 
+Io::Ref Io::FreeSpace(std::string_view dir) {
+  return Begin([this, dir = std::string(dir)](OpTag tag, Op*) {
+    env_.storage->FreeSpace(dir, tag);
+  });
+}
+
+Io::Ref Io::Create(std::string_view name, FileId file, uint64_t size_expected) {
+  return Begin(
+      [this, name = std::string(name), file, size_expected](OpTag tag, Op*) {
+        env_.storage->Create(name, file, size_expected, tag);
+      });
+}
+
+Io::Ref Io::Write(FileId file, uint64_t offset,
+                  std::shared_ptr<const AlignedBuffer> memory) {
+  return Begin([this, file, offset, memory](OpTag tag, Op* op) {
+    op->memory = memory;
+    env_.storage->Write(file, offset, memory->span(), tag);
+  });
+}
+
+Io::Ref Io::Sync(FileId file) {
+  return Begin([this, file](OpTag tag, Op*) { env_.storage->Sync(file, tag); });
+}
+
 Io::Ref Io::Open(std::string_view name, FileId file) {
   return Begin([this, name = std::string(name), file](OpTag tag, Op*) {
     env_.storage->Open(name, file, tag);

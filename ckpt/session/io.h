@@ -5,10 +5,11 @@
 // fills in when the host hands over the answer. Calls beyond the session's
 // ops_max wait inside, in order.
 //
-// The record owns the memory that List and Get fill, so a session that gives up
-// leaves nothing dangling; memory of Read is the caller's, who keeps it until
-// idle(). A session that is destroyed with calls unanswered, since its storage
-// hangs, leaves their memory behind on purpose (KeepForEver).
+// The record owns the memory that List and Get fill and that Write uses, so a
+// session that gives up leaves nothing dangling; memory of Read is the
+// caller's, who keeps it until idle(). A session that is destroyed with calls
+// unanswered, since its storage hangs, leaves their memory behind on purpose
+// (KeepForEver).
 //
 // Thread: the storage's owner (the ckpt thread). Cost: one small allocation a
 // call; meant for metadata and for reads of megabytes.
@@ -30,6 +31,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "ckpt/base/aligned_buffer.h"
 #include "ckpt/base/clock.h"
 #include "ckpt/session/session.h"
 #include "ckpt/session/task.h"
@@ -42,9 +44,10 @@ class Io {
   struct Op {
     bool done = false;
     absl::Status status;
-    uint64_t bytes = 0;               // Open: the size. Read, Write: moved.
-    std::vector<DirEntry> entries;    // List
-    std::vector<std::byte> contents;  // Get
+    uint64_t bytes = 0;                           // As in Completion.
+    std::vector<DirEntry> entries;                // List
+    std::vector<std::byte> contents;              // Get
+    std::shared_ptr<const AlignedBuffer> memory;  // Write
   };
   using Ref = std::shared_ptr<Op>;
 
@@ -73,6 +76,11 @@ class Io {
   Ref SyncDir(std::string_view name);
   Ref Rename(std::string_view from, std::string_view to);
   Ref Remove(std::string_view name);
+  Ref FreeSpace(std::string_view dir);
+  Ref Create(std::string_view name, FileId file, uint64_t size_expected);
+  Ref Write(FileId file, uint64_t offset,
+            std::shared_ptr<const AlignedBuffer> memory);
+  Ref Sync(FileId file);
   Ref Open(std::string_view name, FileId file);
   Ref Close(FileId file);
   Ref Read(FileId file, uint64_t offset, std::span<std::byte> out);

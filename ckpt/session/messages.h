@@ -14,8 +14,10 @@ enum Phase : uint32_t {
   // Claiming a run and agreeing on a checkpoint to load. attempt = 0.
   kPhaseHello = 1,   // rank -> 0: ready, run directory seen, fingerprint
   kPhaseChoice = 2,  // 0 -> all: incarnation, manifest bytes or "start fresh"
-  kPhaseLoadReport = 3,   // rank -> 0: loaded, damaged or failed, and where
-  kPhaseLoadVerdict = 4,  // 0 -> all: use it, step back, or stop
+  kPhaseLoadReport = 3,       // rank -> 0: loaded, damaged or failed, and where
+  kPhaseLoadVerdict = 4,      // 0 -> all: use it, step back, or stop
+  kPhasePreflight = 8,        // 0 -> all: look at the run directory
+  kPhasePreflightReport = 9,  // rank -> 0: what there was to see
   // One save. attempt >= 1; 0 in a kPhaseBegin that refuses. The bodies are in
   // save_messages.h. A rank that gets a Begin sends at most one Vote, and one
   // Done.

@@ -16,6 +16,9 @@ namespace {
 // claim at the same moment change it, and each of them once.
 constexpr int kLooksMax = 16;
 
+// Rank 0 plans so many ranks in one turn while it waits: a millisecond or two.
+constexpr int kPlansAPoll = 16;
+
 // The worst first: what a person must decide, then what another try may cure,
 // then what the checkpoint before may cure.
 int Severity(const absl::Status& status) {
@@ -53,10 +56,14 @@ absl::Status OwnerSession::State::Missing(const std::vector<bool>& there,
 
 Task<absl::Status> OwnerSession::State::WaitForHellos() {
   hello_there[0] = true;
-  fingerprints[0] = options.fingerprint;
+  hellos[0] = OwnHello();
   const absl::Duration until =
       std::min(begin + options.hello_timeout, deadline);
   Until all([this, until] {
+    // The others' plans meanwhile.
+    for (int i = 0; options.plans != nullptr && i < kPlansAPoll; ++i) {
+      if (!options.plans->PlanNext()) break;
+    }
     return std::find(hello_there.begin(), hello_there.end(), false) ==
                hello_there.end() ||
            !garbled.ok() || env.clock->Monotonic() >= until;
@@ -68,15 +75,35 @@ Task<absl::Status> OwnerSession::State::WaitForHellos() {
       co_return Missing(hello_there, env.clock->Monotonic() - begin,
                         "say that they are ready");
     }
-    if (fingerprints[rank] != fingerprints[0]) {
-      co_return absl::FailedPreconditionError(absl::StrFormat(
-          "starting: %s has fingerprint \"%s\", rank 0 (%s) has \"%s\"; all "
-          "ranks must run the same program on the same kind of processor",
-          NameRank(rank), fingerprints[rank], env.group->HostOf(Rank{0}),
-          fingerprints[0]));
-    }
+    const absl::Status same = CompareHello(static_cast<int>(rank));
+    if (!same.ok()) co_return same;
   }
   co_return absl::OkStatus();
+}
+
+absl::Status OwnerSession::State::CompareHello(int rank) const {
+  const HelloMessage& hello = hellos[rank];
+  const std::string zero = NameRank(0);
+  if (hello.fingerprint != hellos[0].fingerprint) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "starting: %s has fingerprint \"%s\", %s has \"%s\"; all ranks must "
+        "run the same program on the same kind of processor",
+        NameRank(rank), hello.fingerprint, zero, hellos[0].fingerprint));
+  }
+  if (hello.save_options != hellos[0].save_options) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "starting: %s would save with \"%s\", %s with \"%s\"; all ranks must "
+        "have the same configuration",
+        NameRank(rank), hello.save_options, zero, hellos[0].save_options));
+  }
+  if (options.plans == nullptr) return absl::OkStatus();
+  while (!options.plans->all_planned()) options.plans->PlanNext();
+  const uint64_t expected = options.plans->Of(Rank{rank}).hash;
+  if (hello.plan_hash == expected) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "starting: %s would save by another plan (hash %016x) than %s expects of "
+      "it (%016x); all ranks must run the same build and configuration",
+      NameRank(rank), hello.plan_hash, zero, expected));
 }
 
 Task<absl::StatusOr<ChoiceMessage>> OwnerSession::State::MakeChoice(
@@ -299,6 +326,7 @@ void OwnerSession::State::TellAll(const VerdictMessage& message) {
 Task<absl::Status> OwnerSession::State::Lead() {
   absl::Status status = co_await WaitForHellos();
   if (status.ok()) status = co_await LookFirst();
+  if (status.ok() && options.nonce != 0) status = co_await Preflight();
   if (status.ok()) status = co_await Take();
   if (status.ok()) status = co_await LoadAndDecide();
   if (status.ok()) status = co_await Seal();

@@ -22,6 +22,8 @@ static_assert(kManifestBytesMax + kChoiceBytesMax <= kMessageBytesMax,
 std::vector<std::byte> Encode(const HelloMessage& message) {
   Writer writer;
   writer.String(message.fingerprint);
+  writer.String(message.save_options);
+  writer.Fixed(message.plan_hash);
   return writer.Take();
 }
 
@@ -29,6 +31,8 @@ absl::StatusOr<HelloMessage> DecodeHello(std::span<const std::byte> body) {
   Reader reader(body);
   HelloMessage message;
   message.fingerprint = reader.String();
+  message.save_options = reader.String();
+  message.plan_hash = reader.Fixed<uint64_t>();
   return IfWhole(reader, std::move(message), "hello");
 }
 

@@ -22,6 +22,8 @@ namespace holdfast::ckpt {
 // kPhaseHello, rank -> 0.
 struct HelloMessage {
   std::string fingerprint;
+  std::string save_options;  // what all ranks must have equal, in words
+  uint64_t plan_hash = 0;    // of this rank's own plan; 0: it has none
 };
 
 // kPhaseChoice, 0 -> all, passed on along a tree. One for each try.

@@ -16,11 +16,6 @@ namespace {
 // A choice may be as large as a manifest; nobody sends it to more ranks.
 constexpr int kTreeFanOut = 4;
 
-// A network file system may show a new file late: so long (30 s), that its
-// directory caches have expired.
-constexpr int kSeeTries = 100;
-constexpr absl::Duration kSeeWait = absl::Milliseconds(300);
-
 // How long after the deadline a storage may still answer.
 constexpr absl::Duration kHangGrace = absl::Seconds(15);
 
@@ -61,7 +56,8 @@ OwnerSession::State::State(const SessionEnv& env, const JobLayout* layout,
   deadline = begin + options.load_timeout;
   if (!leads()) deadline += options.load_timeout / 10 + absl::Seconds(1);
   hello_there.resize(env.group->size());
-  fingerprints.resize(env.group->size());
+  hellos.resize(env.group->size());
+  preflight_reports.resize(env.group->size());
   reports.resize(env.group->size());
   fiber.Start(Run());
 }
@@ -69,6 +65,11 @@ OwnerSession::State::State(const SessionEnv& env, const JobLayout* layout,
 void OwnerSession::State::Send(Rank to, uint32_t phase,
                                std::span<const std::byte> body) {
   env.group->Send(to, MessageTag{0, 0, phase}, body);
+}
+
+HelloMessage OwnerSession::State::OwnHello() const {
+  return {options.fingerprint, options.save_options,
+          options.plans != nullptr ? options.plans->own_hash() : 0};
 }
 
 void OwnerSession::State::PassOn(std::span<const std::byte> choice) {
@@ -91,7 +92,19 @@ void OwnerSession::State::Receive(const Message& message) {
       auto hello = DecodeHello(message.body);
       if (!hello.ok()) return garble(hello.status());
       hello_there[from] = true;
-      fingerprints[from] = std::move(hello->fingerprint);
+      hellos[from] = *std::move(hello);
+      return;
+    }
+    case kPhasePreflight: {
+      auto decoded = DecodePreflight(message.body);
+      if (!decoded.ok()) return garble(decoded.status());
+      preflight = *std::move(decoded);
+      return;
+    }
+    case kPhasePreflightReport: {
+      auto decoded = DecodePreflightReport(message.body);
+      if (!decoded.ok()) return garble(decoded.status());
+      preflight_reports[from] = *std::move(decoded);
       return;
     }
     case kPhaseChoice: {
@@ -144,14 +157,18 @@ Task<absl::Status> OwnerSession::State::SeeTheRun(RunId run_id) {
     status = bytes.status();
     if (bytes.ok()) {
       const auto found = DecodeRunId(*bytes);
-      if (!found.ok()) co_return found.status();
-      if (*found == run_id) co_return absl::OkStatus();
-      co_return absl::FailedPreconditionError(absl::StrFormat(
-          "%s says run %s here, rank 0 sees run %s: the ranks do not share one "
-          "run directory",
-          kRunIdName, ToHex(*found), ToHex(run_id)));
+      if (found.ok() && *found == run_id) co_return absl::OkStatus();
+      if (found.ok()) {
+        co_return absl::FailedPreconditionError(absl::StrFormat(
+            "%s says run %s here, rank 0 sees run %s: the ranks do not share "
+            "one run directory",
+            kRunIdName, ToHex(*found), ToHex(run_id)));
+      }
+      // A client that still believes in an old size reads a part of it.
+      status = found.status();
+    } else if (!absl::IsNotFound(status)) {
+      break;
     }
-    if (!absl::IsNotFound(status)) break;
     const absl::Duration at = env.clock->Monotonic() + kSeeWait;
     co_await UntilTime(env.clock, at);
   }
@@ -203,13 +220,23 @@ Task<ReportMessage> OwnerSession::State::Load(const ChoiceMessage* choice) {
 }
 
 Task<absl::Status> OwnerSession::State::Follow() {
-  const std::vector<std::byte> hello =
-      Encode(HelloMessage{options.fingerprint});
+  const std::vector<std::byte> hello = Encode(OwnHello());
   Send(Rank{0}, kPhaseHello, hello);
   while (true) {
-    Until news([this] { return verdict || choice || late() || !garbled.ok(); });
+    Until news([this] {
+      return verdict || choice || preflight || late() || !garbled.ok();
+    });
     co_await news;
     if (!garbled.ok()) co_return garbled;
+    if (preflight && !verdict) {
+      const PreflightMessage asked = *std::exchange(preflight, std::nullopt);
+      PreflightReport report;
+      report.status = co_await LookBefore(&io, env.group, &asked);
+      report.direct_io = env.storage->traits().direct_io;
+      const std::vector<std::byte> body = Encode(report);
+      Send(Rank{0}, kPhasePreflightReport, body);
+      continue;
+    }
     if (verdict) {
       for (auto& [id, reason] : verdict->stepped_over) {
         SupersededCheckpoint over;
@@ -275,10 +302,8 @@ void OwnerSession::OnCompletion(const Completion& completion) {
 }
 
 bool OwnerSession::OnMessage(const Message& message) {
-  if (message.tag.phase < kPhaseHello ||
-      message.tag.phase > kPhaseLoadVerdict) {
-    return false;
-  }
+  const uint32_t phase = message.tag.phase;
+  if (phase < kPhaseHello || phase >= kPhaseBegin) return false;
   state_->Receive(message);
   return true;
 }

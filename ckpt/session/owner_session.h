@@ -2,8 +2,10 @@
 // loads it. One for each rank, at start; nothing is saved before it is done.
 //
 //   rank 0                                         every other rank
-//   wait for all hellos                     <-     hello (fingerprint)
+//   wait for all hellos                     <-     hello (fingerprint, plan)
 //   read the catalog, ask `validate`
+//   preflight: a file in the directory      ->     read it, try to write
+//   enough space?                           <-     report
 //   claim the next incarnation (put-if-absent)
 //   adopt what counts: rename to ".oNNNN"
 //   choice: identity, directory, manifest   ->     see the same run?
@@ -41,6 +43,7 @@
 #include "ckpt/layout/holding.h"
 #include "ckpt/session/load_session.h"
 #include "ckpt/session/run_files.h"
+#include "ckpt/session/save_plans.h"
 #include "ckpt/session/session.h"
 
 namespace holdfast::ckpt {
@@ -68,6 +71,16 @@ struct OwnerOptions {
   // "journal.jsonl says that step 120 was saved"; "" when it does not. With no
   // checkpoint to be found this makes a fresh start kNotFound.
   std::string committed_proof;
+
+  // What this job will save; the host sets it. Its hash and the options in
+  // words must be equal on all ranks, and `keep_last` saves must fit; null:
+  // nothing is asked about saves.
+  SavePlans* plans = nullptr;
+  std::string save_options;
+  int64_t keep_last = 1;
+  // Rank 0: random bits that no other start has. 0: there is no look at the
+  // directory before the claim (preflight.h).
+  uint64_t nonce = 0;
 
   // Can this job continue from a checkpoint with these attributes? Asked on
   // rank 0 before anything is touched and on every rank before the load, but

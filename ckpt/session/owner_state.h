@@ -1,4 +1,4 @@
-// ckpt/session/owner_state.h: the inside of OwnerSession, for its two files.
+// ckpt/session/owner_state.h: the inside of OwnerSession, for its files.
 
 #ifndef HOLDFAST_CKPT_SESSION_OWNER_STATE_H_
 #define HOLDFAST_CKPT_SESSION_OWNER_STATE_H_
@@ -20,6 +20,7 @@
 #include "ckpt/session/owner_choice.h"
 #include "ckpt/session/owner_messages.h"
 #include "ckpt/session/owner_session.h"
+#include "ckpt/session/preflight.h"
 #include "ckpt/session/task.h"
 
 namespace holdfast::ckpt {
@@ -36,6 +37,7 @@ struct OwnerSession::State {
   Task<absl::Status> SeeTheRun(RunId run_id);
   // Do the job and the checkpoint agree?
   absl::Status Agree(const Manifest& manifest, ChoiceMessage::Source source);
+  HelloMessage OwnHello() const;
   void Receive(const Message& message);
   void PassOn(std::span<const std::byte> choice);
   void Send(Rank to, uint32_t phase, std::span<const std::byte> body);
@@ -53,6 +55,11 @@ struct OwnerSession::State {
   Task<absl::Status> WaitForHellos();
   // Everything that can be refused without touching the run.
   Task<absl::Status> LookFirst();
+  absl::Status CompareHello(int rank) const;
+  // Before the claim (owner_preflight.cc).
+  Task<absl::Status> Preflight();
+  Task<absl::Status> ReportsOfPreflight();
+  absl::Status WeighPreflight();
   Task<absl::Status> Take();
   Task<absl::Status> LoadAndDecide();
   Task<absl::StatusOr<ChoiceMessage>> MakeChoice(std::optional<size_t> at);
@@ -80,6 +87,7 @@ struct OwnerSession::State {
   Holding wanted;
 
   std::unique_ptr<Loader> loader;  // while a load runs
+  std::optional<PreflightMessage> preflight;
   std::optional<ChoiceMessage> choice;
   std::optional<VerdictMessage> verdict;
   absl::Status garbled;  // a message that no rank of this build sends
@@ -87,7 +95,8 @@ struct OwnerSession::State {
 
   // Rank 0.
   std::vector<bool> hello_there;
-  std::vector<std::string> fingerprints;
+  std::vector<HelloMessage> hellos;
+  std::vector<std::optional<PreflightReport>> preflight_reports;
   uint32_t round = 0;
   std::vector<std::optional<ReportMessage>> reports;
   Catalog catalog;

@@ -28,12 +28,16 @@ SessionEnv WithSpace(SessionEnv env, uint16_t space) {
 RankHost::RankHost(const SessionEnv& env, SavePlans* plans, Snapshot* snapshot,
                    const SaveHostOptions& options)
     : env_(env),
+      plans_(plans),
+      keep_last_(options.retention.keep_last),
       saves_(WithSpace(env, kSaveSpace), kSaveSpaces, plans, snapshot,
              options) {}
 
 void RankHost::Claim(const JobLayout* layout, const LoadTarget* target,
                      OwnerOptions options) {
   HF_CHECK(owner_ == nullptr, "a job claims its run once");
+  options.plans = plans_;
+  options.keep_last = keep_last_;
   owner_ = std::make_unique<OwnerSession>(WithSpace(env_, kOwnerSpace), layout,
                                           target, std::move(options));
 }

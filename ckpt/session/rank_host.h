@@ -33,7 +33,8 @@ class RankHost {
   RankHost(const SessionEnv& env, SavePlans* plans, Snapshot* snapshot,
            const SaveHostOptions& options);
 
-  // Starts an owner session over `layout` into `target`. Once.
+  // Starts an owner session over `layout` into `target`; what it must know of
+  // saves is filled in here. Once.
   void Claim(const JobLayout* layout, const LoadTarget* target,
              OwnerOptions options);
   // A second storage whose answers go to the owner session (init_env).
@@ -59,6 +60,8 @@ class RankHost {
   void OnMessage(const Message& message);
 
   const SessionEnv env_;
+  SavePlans* const plans_;
+  const int64_t keep_last_;
   SaveHost saves_;
   std::unique_ptr<OwnerSession> owner_;
   Storage* also_ = nullptr;

@@ -76,6 +76,14 @@ absl::Status Blocking::Remove(std::string_view name) {
   return Await(tag).status;
 }
 
+absl::StatusOr<uint64_t> Blocking::FreeSpace(std::string_view dir) {
+  const OpTag tag = NextTag();
+  storage_.FreeSpace(dir, tag);
+  const Completion answer = Await(tag);
+  if (!answer.status.ok()) return answer.status;
+  return answer.bytes;
+}
+
 absl::Status Blocking::PutIfAbsent(std::string_view name,
                                    std::span<const std::byte> contents) {
   const OpTag tag = NextTag();

@@ -40,6 +40,7 @@ class Blocking {
   absl::Status Rename(std::string_view from, std::string_view to);
   absl::StatusOr<std::vector<DirEntry>> List(std::string_view dir);
   absl::Status Remove(std::string_view name);
+  absl::StatusOr<uint64_t> FreeSpace(std::string_view dir);
   absl::Status PutIfAbsent(std::string_view name,
                            std::span<const std::byte> contents);
   absl::StatusOr<std::vector<std::byte>> Get(std::string_view name,

@@ -208,6 +208,11 @@ void FaultStorage::Remove(std::string_view name, OpTag tag) {
        [=, this] { storage_->Remove(kept, tag); });
 }
 
+void FaultStorage::FreeSpace(std::string_view dir, OpTag tag) {
+  Begin();
+  storage_->FreeSpace(dir, tag);
+}
+
 void FaultStorage::PutIfAbsent(std::string_view name,
                                std::span<const std::byte> contents, OpTag tag) {
   CheckName(name);

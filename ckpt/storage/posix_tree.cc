@@ -259,6 +259,15 @@ absl::Status PosixTree::Remove(std::string_view name) {
   return RemoveDir(path);
 }
 
+absl::StatusOr<uint64_t> PosixTree::FreeSpace(std::string_view dir) {
+  HF_ASSIGN_OR_RETURN(const Fd fd, OpenDir(dir, "open directory"));
+  struct statvfs fs = {};
+  if (Retry([&] { return ::fstatvfs(fd.get(), &fs); }) != 0) {
+    return Fail(errno, "ask for the free space of", dir);
+  }
+  return uint64_t{fs.f_bavail} * fs.f_frsize;
+}
+
 absl::Status PosixTree::RemoveDir(const std::string& name) {
   if (::unlinkat(root_.get(), name.c_str(), AT_REMOVEDIR) == 0) {
     return absl::OkStatus();

@@ -52,6 +52,7 @@ class PosixTree {
   absl::Status Rename(std::string_view from, std::string_view to);
   absl::Status List(std::string_view dir, std::vector<DirEntry>* entries);
   absl::Status Remove(std::string_view name);
+  absl::StatusOr<uint64_t> FreeSpace(std::string_view dir);
   absl::Status PutIfAbsent(std::string_view name,
                            std::span<const std::byte> contents);
   absl::Status Get(std::string_view name, uint64_t size_max,

@@ -71,7 +71,8 @@ enum class OpTag : uint64_t {};
 struct Completion {
   OpTag tag{};
   absl::Status status;
-  uint64_t bytes = 0;  // Open: the file's size. Write, Read: bytes moved.
+  // Open: the file's size. Write, Read: bytes moved. FreeSpace: bytes free.
+  uint64_t bytes = 0;
 };
 
 // What a backend can do; ckptctl, doctor and the log tell users.
@@ -166,6 +167,11 @@ class Storage {
   // stay alive until then. Temporary names of PutIfAbsent are not listed.
   virtual void List(std::string_view dir, std::vector<DirEntry>* entries,
                     OpTag tag) = 0;
+
+  // How many bytes this user may still write below `dir`, as the file system
+  // says: quotas that it does not show there and other writers may leave less.
+  // kUnimplemented where nobody knows (object stores).
+  virtual void FreeSpace(std::string_view dir, OpTag tag) = 0;
 
   // A file, or an empty directory; what killed PutIfAbsents left in a directory
   // goes with it and does not count. Durable after a SyncDir of the parent.

@@ -107,6 +107,13 @@ void TreeStorage::Remove(std::string_view name, OpTag tag) {
   answers_.Finish(tag, tree_.Remove(name));
 }
 
+void TreeStorage::FreeSpace(std::string_view dir, OpTag tag) {
+  CheckDirName(dir);
+  answers_.Begin();
+  const absl::StatusOr<uint64_t> bytes = tree_.FreeSpace(dir);
+  answers_.Finish(tag, bytes.status(), bytes.ok() ? *bytes : 0);
+}
+
 void TreeStorage::PutIfAbsent(std::string_view name,
                               std::span<const std::byte> contents, OpTag tag) {
   CheckName(name);

@@ -38,6 +38,7 @@ class TreeStorage : public Storage {
   void List(std::string_view dir, std::vector<DirEntry>* entries,
             OpTag tag) override;
   void Remove(std::string_view name, OpTag tag) override;
+  void FreeSpace(std::string_view dir, OpTag tag) override;
   void PutIfAbsent(std::string_view name, std::span<const std::byte> contents,
                    OpTag tag) override;
   void Get(std::string_view name, uint64_t size_max,

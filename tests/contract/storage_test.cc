@@ -416,6 +416,19 @@ TEST_P(StorageTest, RemoveTakesFilesAndEmptyDirectories) {
   EXPECT_THAT(*io_->List("."), IsEmpty());
 }
 
+TEST_P(StorageTest, FreeSpaceIsThatOfADirectory) {
+  const auto free = io_->FreeSpace(".");
+  if (!storage_->traits().has_directories) {
+    EXPECT_THAT(free.status(), Fails(absl::StatusCode::kUnimplemented));
+    return;
+  }
+  ASSERT_THAT(free.status(), IsOk());
+  EXPECT_GT(*free, 0);
+  EXPECT_THAT(io_->FreeSpace("absent").status(), Fails(kNotFound));
+  ASSERT_THAT(io_->PutIfAbsent("f", Bytes("x")), IsOk());
+  EXPECT_THAT(io_->FreeSpace("f").status(), Fails(kWrongKind));
+}
+
 TEST_P(StorageTest, ARemovedNameIsFree) {
   ASSERT_THAT(io_->PutIfAbsent("f", Bytes("old")), IsOk());
   ASSERT_THAT(io_->Remove("f"), IsOk());

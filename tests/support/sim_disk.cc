@@ -224,13 +224,18 @@ void SimDisk::Land(uint64_t write, const InFlight& in_flight, bool torn) {
   }
 }
 
+uint64_t SimDisk::UsedSpace() const {
+  uint64_t used = 0;
+  for (const auto& [id, inode] : inodes_) used += inode->now.size();
+  return used;
+}
+
 absl::Status SimDisk::TakeSpace(uint64_t size_before,
                                 uint64_t size_after) const {
   if (options_.capacity_bytes == UINT64_MAX || size_after <= size_before) {
     return absl::OkStatus();
   }
-  uint64_t used = 0;
-  for (const auto& [id, inode] : inodes_) used += inode->now.size();
+  const uint64_t used = UsedSpace();
   if (used + (size_after - size_before) <= options_.capacity_bytes) {
     return absl::OkStatus();
   }
@@ -428,6 +433,19 @@ absl::Status SimDisk::DoPut(std::string_view name,
   file.safe = file.now;
   SetEntry(place, id);
   Change(kRoot).entries[place.last].Settle();
+  return absl::OkStatus();
+}
+
+absl::Status SimDisk::DoFreeSpace(std::string_view dir, uint64_t* bytes) const {
+  if (options_.object_store) {
+    return absl::UnimplementedError("sim: an object store has no size");
+  }
+  HF_ASSIGN_OR_RETURN(const Place place, Find(dir));
+  if (place.inode == kNoInode) return NotFound(dir);
+  if (Look(place.inode).kind != Inode::kDir)
+    return WrongKind(dir, "a directory");
+  const uint64_t used = UsedSpace();
+  *bytes = options_.capacity_bytes > used ? options_.capacity_bytes - used : 0;
   return absl::OkStatus();
 }
 

@@ -136,6 +136,7 @@ class SimDisk {
   absl::Status DoList(std::string_view dir,
                       std::vector<ckpt::DirEntry>* entries);
   absl::Status DoPut(std::string_view name, std::span<const std::byte> data);
+  absl::Status DoFreeSpace(std::string_view dir, uint64_t* bytes) const;
 
  private:
   struct Inode;
@@ -155,6 +156,7 @@ class SimDisk {
   absl::StatusOr<Place> Find(std::string_view name) const;
   InodeId FindExisting(std::string_view name) const;
   void SetEntry(const Place& place, InodeId to);
+  uint64_t UsedSpace() const;
   absl::Status TakeSpace(uint64_t size_before, uint64_t size_after) const;
   void AbandonAllWrites();
   void Land(uint64_t write, const InFlight& in_flight, bool torn);

@@ -37,6 +37,8 @@ std::string_view Name(SimOp op) {
       return "read";
     case SimOp::kList:
       return "list";
+    case SimOp::kFreeSpace:
+      return "free_space";
     case SimOp::kGet:
       return "get";
     case SimOp::kClose:

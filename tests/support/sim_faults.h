@@ -38,6 +38,7 @@ enum class SimOp : uint8_t {
   kRead,
   kList,
   kGet,
+  kFreeSpace,
   kClose,
 };
 constexpr bool IsCounted(SimOp op) { return op <= SimOp::kPut; }

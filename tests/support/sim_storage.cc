@@ -167,6 +167,11 @@ void SimStorage::Remove(std::string_view name, OpTag tag) {
   Begin(SimOp::kRemove, name, tag);
 }
 
+void SimStorage::FreeSpace(std::string_view dir, OpTag tag) {
+  CheckDirName(dir);
+  Begin(SimOp::kFreeSpace, dir, tag);
+}
+
 void SimStorage::PutIfAbsent(std::string_view name,
                              std::span<const std::byte> contents, OpTag tag) {
   CheckName(name);
@@ -321,6 +326,9 @@ bool SimStorage::Step(Call& call) {
       break;
     case SimOp::kList:
       call.status = disk_.DoList(call.name, call.entries);
+      break;
+    case SimOp::kFreeSpace:
+      call.status = disk_.DoFreeSpace(call.name, &call.bytes);
       break;
     default:
       HF_CHECK(false, "operation %s", Name(call.kind));

@@ -69,6 +69,7 @@ class SimStorage final : public ckpt::Storage {
   void List(std::string_view dir, std::vector<ckpt::DirEntry>* entries,
             ckpt::OpTag tag) override;
   void Remove(std::string_view name, ckpt::OpTag tag) override;
+  void FreeSpace(std::string_view dir, ckpt::OpTag tag) override;
   void PutIfAbsent(std::string_view name, std::span<const std::byte> contents,
                    ckpt::OpTag tag) override;
   void Get(std::string_view name, uint64_t size_max,

@@ -263,6 +263,7 @@ absl::Status SimWorld::StatusOf(
 
 absl::Status SimWorld::Claim(SimJob& job, OwnerOptions options) {
   options.run_id_if_new.fill(7);
+  options.nonce = ++nonces_;
   options.canary_ignore_seal = options_.canary_ignore_seal;
   for (const auto& rank : job.ranks) {
     if (rank != nullptr) rank->Claim(options);

@@ -179,6 +179,7 @@ class SimWorld {
   std::vector<std::unique_ptr<SimJob>> jobs_;
   int processes_ = 0;
   int64_t networks_ = 0;
+  uint64_t nonces_ = 0;
 };
 
 }  // namespace holdfast::tests

@@ -44,6 +44,7 @@ StartWorld::StartWorld(SimDisk& disk, const ckpt::JobLayout& layout,
     env.ops_max = 8;
     ckpt::OwnerOptions owner = options.owner;
     owner.run_id_if_new = kTestRun;
+    owner.nonce = options.seed << 16 | (options.first_process + 1);
     owner.reader.read_bytes_max = size_t{1} << 20;
     owner.reader.reads_in_flight = 2;
     // The units are small; some are read straight into place all the same.

@@ -220,6 +220,9 @@ class LyingStorage final : public Storage {
   void Remove(std::string_view name, OpTag tag) override {
     inner_.Remove(name, tag);
   }
+  void FreeSpace(std::string_view dir, OpTag tag) override {
+    inner_.FreeSpace(dir, tag);
+  }
   void PutIfAbsent(std::string_view name, std::span<const std::byte> contents,
                    OpTag tag) override {
     inner_.PutIfAbsent(name, contents, tag);

@@ -108,6 +108,7 @@ class ScriptedStorage : public Storage {
     std::abort();
   }
   void Remove(std::string_view, OpTag) override { std::abort(); }
+  void FreeSpace(std::string_view, OpTag) override { std::abort(); }
   void PutIfAbsent(std::string_view, std::span<const std::byte>,
                    OpTag) override {
     std::abort();
