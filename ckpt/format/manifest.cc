@@ -12,6 +12,7 @@
 #include "ckpt/base/check.h"
 #include "ckpt/base/status_macros.h"
 #include "ckpt/format/checksum.h"
+#include "ckpt/format/coded_units.h"
 #include "ckpt/format/manifest_rules.h"
 #include "ckpt/format/shard.h"
 #include "ckpt/format/wire.h"
@@ -30,7 +31,7 @@ constexpr uint8_t kPartIsWhole = 1;
 constexpr uint8_t kStartsPart = 2;
 constexpr uint8_t kEndsPart = 4;
 constexpr uint8_t kFollowsLast = 8;
-constexpr uint8_t kIsPlain = 16;
+constexpr uint8_t kAlways = 16;
 
 uint64_t NextBlock(uint64_t offset) {
   return (offset + kShardBlockBytes - 1) / kShardBlockBytes * kShardBlockBytes;
@@ -85,13 +86,10 @@ void WriteChunks(const std::vector<ItemSpec>& items, const ShardFile& file,
     const bool starts = chunk.first == 0;
     const bool ends = chunk.count == chunk.part.elements() - chunk.first;
     const bool follows = chunk.offset == next;
-    const bool plain = chunk.codec == Codec::kNone &&
-                       chunk.bytes_stored == PlainBytes(item, chunk);
     out->Zigzag(int64_t{chunk.item} - last);
     out->Fixed(static_cast<uint8_t>(
         (whole ? kPartIsWhole : 0) | (starts ? kStartsPart : 0) |
-        (ends ? kEndsPart : 0) | (follows ? kFollowsLast : 0) |
-        (plain ? kIsPlain : 0)));
+        (ends ? kEndsPart : 0) | (follows ? kFollowsLast : 0) | kAlways));
     for (int d = 0; !whole && d < chunk.part.dimensions; ++d) {
       out->Varint(chunk.part.first[d]);
       out->Varint(chunk.part.count[d]);
@@ -99,16 +97,13 @@ void WriteChunks(const std::vector<ItemSpec>& items, const ShardFile& file,
     if (!starts) out->Varint(chunk.first);
     if (!ends) out->Varint(chunk.count);
     if (!follows) out->Varint(chunk.offset);
-    if (!plain) {
-      out->Fixed(static_cast<uint8_t>(chunk.codec));
-      out->Varint(chunk.bytes_stored);
-    }
     next = NextBlock(chunk.offset + chunk.bytes_stored);
     last = chunk.item;
   }
 }
 
 std::vector<std::byte> Encode(const Manifest& manifest) {
+  const bool any_coded = HasCodedFiles(manifest);
   Writer body;
   WriteStrings(manifest.features_must, &body);
   WriteStrings(manifest.features_may, &body);
@@ -126,6 +121,7 @@ std::vector<std::byte> Encode(const Manifest& manifest) {
   for (const ShardFile& file : manifest.files) {
     body.String(file.name);
     body.Varint(file.bytes);
+    if (any_coded) body.Varint(file.plain_bytes);
     body.Varint(file.unit_count);
     body.Fixed(file.crc_index);
     WriteChunks(manifest.items, file, &body);
@@ -212,7 +208,8 @@ absl::Status ReadChunk(Reader* in, const std::vector<ItemSpec>& items,
   const int64_t step = in->Zigzag();
   const uint8_t flags = in->Fixed<uint8_t>();
   if (step < -int64_t{last} ||
-      step >= static_cast<int64_t>(items.size()) - last || flags > 31) {
+      step >= static_cast<int64_t>(items.size()) - last || flags < kAlways ||
+      flags >= 2 * kAlways) {
     in->Fail();
   }
   if (!in->ok()) return Malformed(*in, "file " + file.name);
@@ -233,20 +230,16 @@ absl::Status ReadChunk(Reader* in, const std::vector<ItemSpec>& items,
     if (chunk->first < elements) chunk->count = elements - chunk->first;
   }
   chunk->offset = (flags & kFollowsLast) == 0 ? in->Varint() : next;
-  if ((flags & kIsPlain) == 0) {
-    chunk->codec = static_cast<Codec>(in->Fixed<uint8_t>());
-    chunk->bytes_stored = in->Varint();
-  } else {
-    chunk->bytes_stored = PlainBytes(item, *chunk);
-  }
+  chunk->bytes_stored = PlainBytes(item, *chunk);
   if (!in->ok()) return Malformed(*in, "file " + file.name);
   return CheckChunk(items, file, *chunk);
 }
 
 absl::Status ReadFile(Reader* in, const std::vector<ItemSpec>& items,
-                      ShardFile* file) {
+                      bool any_coded, ShardFile* file) {
   file->name = in->String();
   file->bytes = in->Varint();
+  if (any_coded) file->plain_bytes = in->Varint();
   file->unit_count = in->Varint32();
   file->crc_index = in->Fixed<uint32_t>();
   const size_t chunks = in->Count(2);
@@ -304,6 +297,15 @@ absl::StatusOr<Reader> OpenFrame(std::span<const std::byte> bytes,
 
 }  // namespace
 
+uint64_t ShardFile::index_bytes() const {
+  return coded() ? CodedIndexBytes(unit_count) : ShardIndexBytes(unit_count);
+}
+
+uint64_t ShardFile::data_end() const {
+  return coded() ? kShardBlockBytes + plain_bytes
+                 : bytes - kShardBlockBytes - index_bytes();
+}
+
 std::vector<std::byte> EncodeManifest(const Manifest& manifest) {
   const absl::Status valid = ValidateManifest(manifest);
   HF_CHECK(valid.ok(), "encoding a manifest that breaks its rules: %s",
@@ -337,8 +339,8 @@ absl::StatusOr<Manifest> DecodeManifest(std::span<const std::byte> bytes) {
   HF_RETURN_IF_ERROR(ReadItems(&in, &manifest));
   // Least: name of one byte, bytes, units, crc, chunks.
   for (size_t n = in.Count(9); n > 0; --n) {
-    HF_RETURN_IF_ERROR(
-        ReadFile(&in, manifest.items, &manifest.files.emplace_back()));
+    HF_RETURN_IF_ERROR(ReadFile(&in, manifest.items, HasCodedFiles(manifest),
+                                &manifest.files.emplace_back()));
   }
   for (size_t n = in.Count(2); n > 0; --n) {
     std::string name = in.String();

@@ -29,11 +29,9 @@ namespace holdfast::ckpt {
 inline constexpr char kManifestName[] = "MANIFEST";
 inline constexpr uint64_t kManifestBytesMax = uint64_t{256} << 20;
 
-enum class Codec : uint8_t { kNone = 0, kZstd = 1 };
-
 // A run of one item in one file: elements [first, first + count) of the
-// row-major order of `part`, `bytes_plain` of them stored at `offset` as
-// `bytes_stored`.
+// row-major order of `part`, in `bytes_stored` bytes from `offset` on; both as
+// in the file's plain image (ckpt/format/shard.h).
 struct Chunk {
   ItemIndex item = 0;
   Box part;
@@ -41,7 +39,6 @@ struct Chunk {
   int64_t count = 0;
   uint64_t offset = 0;
   uint64_t bytes_stored = 0;
-  Codec codec = Codec::kNone;
   friend bool operator==(const Chunk&, const Chunk&) = default;
 };
 
@@ -53,13 +50,21 @@ struct ShardFile {
   uint32_t unit_count = 0;
   uint32_t crc_index = 0;
   std::vector<Chunk> chunks;  // by offset
+  // Of a coded file the length of its plain image, from 4096 on; else 0.
+  uint64_t plain_bytes = 0;
   friend bool operator==(const ShardFile&, const ShardFile&) = default;
+
+  bool coded() const { return plain_bytes > 0; }
+  uint64_t index_bytes() const;
+  // Where the data end, in the plain image.
+  uint64_t data_end() const;
 };
 
 struct Manifest {
   uint32_t format_version = 1;
   uint32_t reader_version_min = 1;
-  // A reader that does not know one of these must refuse.
+  // A reader that does not know one of these must refuse. Known: "zstd", which
+  // is there exactly when a file is coded.
   std::vector<std::string> features_must;
   std::vector<std::string> features_may;
 

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_format.h"
 #include "ckpt/base/status_macros.h"
+#include "ckpt/format/codec.h"
 #include "ckpt/format/mix.h"
 #include "ckpt/format/shard.h"
 
@@ -168,12 +169,19 @@ absl::Status CheckChunksApart(const ShardFile& file) {
 }  // namespace
 
 absl::Status CheckFeaturesKnown(const std::vector<std::string>& features_must) {
-  // Version 1 has none that a reader must know.
-  if (features_must.empty()) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrFormat(
-      "the manifest needs the feature '%s', which this program does not know; "
-      "read it with a newer one",
-      features_must.front()));
+  for (const std::string& feature : features_must) {
+    if (feature == kZstdName) continue;
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "the manifest needs the feature '%s', which this program does not "
+        "know; read it with a newer one",
+        feature));
+  }
+  return absl::OkStatus();
+}
+
+bool HasCodedFiles(const Manifest& manifest) {
+  return std::find(manifest.features_must.begin(), manifest.features_must.end(),
+                   kZstdName) != manifest.features_must.end();
 }
 
 absl::Status CheckItem(const ItemSpec& item) {
@@ -237,15 +245,21 @@ absl::Status CheckFile(const ShardFile& file) {
         "begins with a dot",
         file.name));
   }
-  const uint64_t around =
-      2 * kShardBlockBytes + ShardIndexBytes(file.unit_count);
+  const uint64_t around = 2 * kShardBlockBytes + file.index_bytes();
   const uint64_t units = file.unit_count;
+  // A stored unit is never longer than a plain one.
+  const uint64_t data_max =
+      file.coded() ? file.plain_bytes : units * kUnitBytesMax;
   if (file.bytes % kShardBlockBytes != 0 || file.bytes > kFileBytesMax ||
       file.bytes < around || file.bytes - around < units * kShardBlockBytes ||
-      file.bytes - around > units * kUnitBytesMax) {
+      file.bytes - around > data_max ||
+      file.plain_bytes % kShardBlockBytes != 0 ||
+      file.plain_bytes > units * kUnitBytesMax) {
     return absl::DataLossError(absl::StrFormat(
-        "the manifest lists %s with %d bytes in %d units, which cannot be",
-        file.name, file.bytes, units));
+        "the manifest lists %s with %d bytes in %d units%s, which cannot be",
+        file.name, file.bytes, units,
+        file.coded() ? absl::StrFormat(" of %d plain bytes", file.plain_bytes)
+                     : ""));
   }
   return absl::OkStatus();
 }
@@ -268,15 +282,6 @@ absl::Status CheckChunk(const std::vector<ItemSpec>& items,
                                  chunk.first, chunk.count, ToString(chunk.part),
                                  NameOf(item)));
   }
-  if (chunk.codec != Codec::kNone) {
-    return absl::FailedPreconditionError(absl::StrFormat(
-        "%s, offset %d: %s is stored with codec %s, which this program does "
-        "not read",
-        file.name, chunk.offset, NameOf(item),
-        chunk.codec == Codec::kZstd
-            ? std::string("zstd")
-            : absl::StrFormat("%d", static_cast<int>(chunk.codec))));
-  }
   const uint64_t plain =
       static_cast<uint64_t>(chunk.count) * SizeOf(item.dtype);
   if (chunk.bytes_stored != plain) {
@@ -284,8 +289,7 @@ absl::Status CheckChunk(const std::vector<ItemSpec>& items,
                                  chunk.bytes_stored, chunk.count,
                                  NameOf(item)));
   }
-  const uint64_t data_end =
-      file.bytes - kShardBlockBytes - ShardIndexBytes(file.unit_count);
+  const uint64_t data_end = file.data_end();
   if (chunk.offset % kShardBlockBytes != 0 || chunk.offset < kShardBlockBytes ||
       chunk.offset > data_end || chunk.bytes_stored > data_end - chunk.offset) {
     return wrong(absl::StrFormat(
@@ -326,6 +330,15 @@ absl::Status ValidateManifest(const Manifest& manifest) {
       return absl::DataLossError(absl::StrFormat(
           "the manifest's items are not in order at %s", NameOf(items[i])));
     }
+  }
+
+  const bool any_coded =
+      std::any_of(manifest.files.begin(), manifest.files.end(),
+                  [](const ShardFile& file) { return file.coded(); });
+  if (any_coded != HasCodedFiles(manifest)) {
+    return absl::DataLossError(absl::StrFormat(
+        "the manifest has %s coded file and %s the feature '%s'",
+        any_coded ? "a" : "no", any_coded ? "lacks" : "names", kZstdName));
   }
 
   std::vector<Listed> listed;

@@ -20,6 +20,8 @@ inline constexpr uint64_t kFileBytesMax = uint64_t{1} << 60;
 
 // kFailedPrecondition names the first that this program does not know.
 absl::Status CheckFeaturesKnown(const std::vector<std::string>& features_must);
+// The features say that files may be coded; then each says whether it is.
+bool HasCodedFiles(const Manifest& manifest);
 
 // Name, kind, dtype and shape are possible.
 absl::Status CheckItem(const ItemSpec& item);
@@ -28,7 +30,6 @@ absl::Status CheckPart(const ItemSpec& item, const Box& part);
 // Name and sizes, without the chunks.
 absl::Status CheckFile(const ShardFile& file);
 // The chunk's run, bytes and place; `items` and the file have been checked.
-// kFailedPrecondition: a codec that this program does not know.
 absl::Status CheckChunk(const std::vector<ItemSpec>& items,
                         const ShardFile& file, const Chunk& chunk);
 

@@ -12,6 +12,7 @@
 #include "ckpt/base/check.h"
 #include "ckpt/base/status_macros.h"
 #include "ckpt/format/checksum.h"
+#include "ckpt/format/index_rules.h"
 #include "ckpt/format/wire.h"
 
 namespace holdfast::ckpt {
@@ -107,18 +108,19 @@ std::vector<std::byte> EncodeShardHeader(const ShardIdentity& identity) {
 std::vector<std::byte> EncodeShardFooter(const ShardIdentity& identity,
                                          uint64_t index_offset,
                                          uint32_t unit_count,
-                                         uint32_t crc_index) {
+                                         uint32_t crc_index,
+                                         uint64_t plain_bytes) {
   Writer out;
   WriteIdentity(kFooterMagic, identity, &out);
   out.Fixed(index_offset);
   out.Fixed(unit_count);
   out.Fixed(crc_index);
+  out.Fixed(plain_bytes);
   return SealBlock(&out);
 }
 
 uint64_t ShardIndexBytes(uint32_t unit_count) {
-  return (uint64_t{unit_count} * kUnitEntryBytes + kShardBlockBytes - 1) /
-         kShardBlockBytes * kShardBlockBytes;
+  return IndexBytes(unit_count, kUnitEntryBytes);
 }
 
 std::vector<std::byte> EncodeShardIndex(std::span<const Unit> units) {
@@ -161,10 +163,11 @@ absl::StatusOr<ShardFooter> DecodeShardFooter(
   footer.index_offset = in.Fixed<uint64_t>();
   footer.unit_count = in.Fixed<uint32_t>();
   footer.crc_index = in.Fixed<uint32_t>();
-  HF_RETURN_IF_ERROR(
-      CheckSpelling("footer", block,
-                    EncodeShardFooter(footer.identity, footer.index_offset,
-                                      footer.unit_count, footer.crc_index)));
+  footer.plain_bytes = in.Fixed<uint64_t>();
+  HF_RETURN_IF_ERROR(CheckSpelling(
+      "footer", block,
+      EncodeShardFooter(footer.identity, footer.index_offset, footer.unit_count,
+                        footer.crc_index, footer.plain_bytes)));
   if (footer.index_offset < kShardBlockBytes ||
       footer.index_offset % kShardBlockBytes != 0) {
     return absl::DataLossError(absl::StrFormat(
@@ -177,11 +180,7 @@ absl::StatusOr<ShardFooter> DecodeShardFooter(
 
 absl::StatusOr<std::vector<Unit>> DecodeShardIndex(
     std::span<const std::byte> bytes, uint32_t unit_count) {
-  if (bytes.size() != ShardIndexBytes(unit_count)) {
-    return absl::DataLossError(
-        absl::StrFormat("the index of %d units has %d bytes, %d expected",
-                        unit_count, bytes.size(), ShardIndexBytes(unit_count)));
-  }
+  HF_RETURN_IF_ERROR(CheckIndexSize(bytes, unit_count, kUnitEntryBytes));
   std::vector<Unit> units(unit_count);
   Reader in(bytes);
   uint64_t end = kShardBlockBytes;
@@ -200,13 +199,7 @@ absl::StatusOr<std::vector<Unit>> DecodeShardIndex(
     }
     end += unit.bytes;
   }
-  const std::span<const std::byte> rest = bytes.subspan(in.position());
-  if (std::any_of(rest.begin(), rest.end(),
-                  [](std::byte b) { return b != std::byte{0}; })) {
-    return absl::DataLossError(absl::StrFormat(
-        "the index has bytes that are not zero after its %d units",
-        unit_count));
-  }
+  HF_RETURN_IF_ERROR(CheckZerosAfter(in, bytes, unit_count));
   return units;
 }
 

@@ -8,6 +8,11 @@
 // (offset, length, crc). The header and the footer carry the identity of run,
 // checkpoint and file, so that a foreign or swapped file is found although its
 // checksums are good. Byte by byte: ckpt/FORMAT.md.
+//
+// A coded file stores its units compressed, each by itself, in the order in
+// which they were written. Offsets of chunks speak of its plain image: what the
+// file would be without the codec. Its index leads from there to what is
+// stored.
 
 #ifndef HOLDFAST_CKPT_FORMAT_SHARD_H_
 #define HOLDFAST_CKPT_FORMAT_SHARD_H_
@@ -51,10 +56,13 @@ struct Unit {
 std::vector<std::byte> EncodeShardHeader(const ShardIdentity& identity);
 // A multiple of 4096 bytes; its CRC32C over all of them is `crc_index`.
 std::vector<std::byte> EncodeShardIndex(std::span<const Unit> units);
+// `plain_bytes` is the length of a coded file's plain image from 4096 on; 0
+// says that the file is not coded.
 std::vector<std::byte> EncodeShardFooter(const ShardIdentity& identity,
                                          uint64_t index_offset,
                                          uint32_t unit_count,
-                                         uint32_t crc_index);
+                                         uint32_t crc_index,
+                                         uint64_t plain_bytes = 0);
 
 // Size of the index of `unit_count` units, in bytes.
 uint64_t ShardIndexBytes(uint32_t unit_count);
@@ -64,6 +72,7 @@ struct ShardFooter {
   uint64_t index_offset = 0;
   uint32_t unit_count = 0;
   uint32_t crc_index = 0;
+  uint64_t plain_bytes = 0;
 };
 
 // kDataLoss: not whole. The message says what was found; the caller adds the

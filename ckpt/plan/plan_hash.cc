@@ -58,7 +58,6 @@ uint64_t HashSavePlan(const SavePlan& plan) {
     hasher.Add(chunk.count);
     hasher.Add(chunk.offset);
     hasher.Add(chunk.bytes_stored);
-    hasher.Add(static_cast<uint64_t>(chunk.codec));
   }
   hasher.Add(plan.index_offset);
   hasher.Add(plan.file_bytes);

@@ -120,15 +120,6 @@ Task<absl::Status> Loader::Run() {
 Task<absl::Status> Loader::Load() {
   State& state = *state_;
   const Manifest& manifest = *state.manifest;
-  for (const ShardFile& file : manifest.files) {
-    for (const Chunk& chunk : file.chunks) {
-      if (chunk.codec == Codec::kNone) continue;
-      co_return absl::FailedPreconditionError(absl::StrFormat(
-          "loading %s: %s is stored with codec %d, which this program does not "
-          "read",
-          ToString(manifest.id), file.name, static_cast<int>(chunk.codec)));
-    }
-  }
   auto planned = PlanLoad(manifest, *state.items, *state.wanted);
   if (!planned.ok()) co_return planned.status();
   state.plan = *std::move(planned);

@@ -209,7 +209,8 @@ Task<absl::Status> OwnerSession::State::Confirm(const ChoiceMessage* choice,
   std::vector<FileWant> wants(1);
   wants[0].file = damage.file;
   if (damage.bytes > 0) {
-    wants[0].pick = PickRange(damage.offset, damage.offset + damage.bytes);
+    wants[0].pick =
+        PickRange(damage.image_offset, damage.image_offset + damage.bytes);
   }
   UnitReader reader(&IoOf(choice->source), choice->dir, &*manifest,
                     options.reader);

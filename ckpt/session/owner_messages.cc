@@ -74,6 +74,7 @@ std::vector<std::byte> Encode(const ReportMessage& message) {
     writer.Fixed(message.damage->file);
     writer.String(message.damage->file_name);
     writer.Fixed(message.damage->offset);
+    writer.Fixed(message.damage->image_offset);
     writer.Fixed(message.damage->bytes);
     writer.String(message.damage->what);
     writer.String(message.damage->item);
@@ -91,6 +92,7 @@ absl::StatusOr<ReportMessage> DecodeReport(std::span<const std::byte> body) {
     damage.file = reader.Fixed<uint32_t>();
     damage.file_name = reader.String();
     damage.offset = reader.Fixed<uint64_t>();
+    damage.image_offset = reader.Fixed<uint64_t>();
     damage.bytes = reader.Fixed<uint64_t>();
     damage.what = reader.String();
     damage.item = reader.String();

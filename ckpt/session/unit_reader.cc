@@ -55,20 +55,31 @@ std::string ToString(const UnitDamage& damage) {
       damage.what);
 }
 
-absl::Status UnitReader::State::Damaged(uint32_t file, uint64_t offset,
-                                        uint64_t bytes, std::string what) {
-  if (damage.size() < options.damage_max) {
-    UnitDamage entry{
-        file, manifest->files[file].name, offset, bytes, std::move(what), ""};
-    if (bytes > 0) {
-      entry.item = DescribeItems(*manifest, file, offset, offset + bytes);
-    }
-    damage.push_back(std::move(entry));
-  }
+absl::Status UnitReader::State::NoteDamage(UnitDamage entry) {
+  if (damage.size() < options.damage_max) damage.push_back(std::move(entry));
   if (options.read_past_damage && damage.size() < options.damage_max) {
     return absl::OkStatus();
   }
   return absl::DataLossError(ToString(damage.front()));
+}
+
+absl::Status UnitReader::State::Damaged(uint32_t file, uint64_t offset,
+                                        std::string what) {
+  UnitDamage entry;
+  entry.file = file;
+  entry.file_name = manifest->files[file].name;
+  entry.offset = offset;
+  entry.what = std::move(what);
+  return NoteDamage(std::move(entry));
+}
+
+absl::Status UnitReader::State::DamagedUnit(uint32_t file, size_t unit,
+                                            uint64_t offset, std::string what) {
+  const uint64_t begin = units[unit].offset;
+  const uint64_t end = begin + units[unit].bytes;
+  return NoteDamage({file, manifest->files[file].name, offset, begin,
+                     end - begin, std::move(what),
+                     DescribeItems(*manifest, file, begin, end)});
 }
 
 Task<absl::Status> UnitReader::State::Repeat(std::function<Io::Ref()> call,
@@ -107,9 +118,9 @@ void UnitReader::State::CheckRun(uint32_t file, const Slot& slot,
     if (crc == unit.crc) continue;
     Deliver(file, slot, good, i, sink);
     good = i + 1;
-    Damaged(file, unit.offset, unit.bytes,
-            absl::StrFormat("crc32c is %08x, the index records %08x", crc,
-                            unit.crc))
+    DamagedUnit(file, i, unit.offset,
+                absl::StrFormat("crc32c is %08x, the index records %08x", crc,
+                                unit.crc))
         .IgnoreError();  // looked at through stopped()
     if (stopped()) return;
   }
@@ -130,7 +141,13 @@ void UnitReader::State::Finish(uint32_t file, Slot& slot, const Sink& sink,
     bytes_read += slot.run->bytes;
     bytes_done += slot.run->bytes;
     if (slot.buffer.size() == 0) bytes_placed += slot.run->bytes;
-    if (failed->ok() && !stopped()) CheckRun(file, slot, sink);
+    if (failed->ok() && !stopped()) {
+      if (coded.empty()) {
+        CheckRun(file, slot, sink);
+      } else {
+        CheckCodedRun(file, slot, sink);
+      }
+    }
   } else if (failed->ok()) {
     *failed = status;
   }
@@ -244,12 +261,12 @@ Task<absl::Status> UnitReader::State::ReadFile(const FileWant& want,
   const absl::Status opened = co_await Repeat(std::move(call), &size);
   if (!opened.ok()) {
     if (!IsDamage(opened)) co_return opened;
-    co_return Damaged(file, 0, 0, std::string(opened.message()));
+    co_return Damaged(file, 0, std::string(opened.message()));
   }
   absl::Status status;
   const size_t damage_before = damage.size();
   if (size != expected.bytes || size < 2 * kShardBlockBytes) {
-    status = Damaged(file, 0, 0,
+    status = Damaged(file, 0,
                      absl::StrFormat("has %d bytes, the manifest records %d",
                                      size, expected.bytes));
   } else {
@@ -260,8 +277,12 @@ Task<absl::Status> UnitReader::State::ReadFile(const FileWant& want,
     if (status.ok() && damage.size() == damage_before && want.pick) {
       const std::vector<UnitRead> runs =
           want.pick(units, options.read_bytes_max);
-      for (const UnitRead& run : runs) bytes_total += run.bytes;
-      PlanReads(runs, want.place);
+      if (coded.empty()) {
+        PlanReads(runs, want.place);
+      } else {
+        PlanCodedReads(runs, want.place);
+      }
+      for (const PlannedRead& read : reads) bytes_total += read.run.bytes;
       status = co_await ReadRuns(file, sink);
     }
   }
@@ -269,7 +290,7 @@ Task<absl::Status> UnitReader::State::ReadFile(const FileWant& want,
   co_await UntilDone(closed);
   if (!status.ok() && IsDamage(status) && !absl::IsDataLoss(status)) {
     // A read that the storage refused: past the end of what is there.
-    status = Damaged(file, 0, 0, std::string(status.message()));
+    status = Damaged(file, 0, std::string(status.message()));
   }
   if (status.ok() && cancelled) status = absl::AbortedError("cancelled");
   if (status.ok() && stopped()) {

@@ -4,16 +4,19 @@
 // reshard all stand on it. For each file it is asked about, in order: the size,
 // the header, the footer and the index are checked against the manifest
 // (identity, crc_index), then the wanted units are read, neighbours together,
-// and each unit's checksum is compared before anybody sees a byte of it.
+// and each unit's checksum is compared before anybody sees a byte of it. Units
+// of a coded file are read in the order in which they are stored, checked as
+// stored, then decompressed one by one.
 //
 // A large unit whose bytes all belong to one place in memory, in this order, is
-// read straight to there (FileWant::place): no buffer, no copy, and from
-// registered memory where the storage has it registered. Damaged bytes may then
-// lie in that place when Read fails.
+// read (or decompressed) straight to there (FileWant::place): no buffer, no
+// copy, and from registered memory where the storage has it registered. Damaged
+// bytes may then lie in that place when Read fails.
 //
-// Memory: read_bytes_max x reads_in_flight, allocated once, and one file's
-// index; kept for ever when it is destroyed while reads hang (places are the
-// caller's). Thread: the storage's owner.
+// Memory: read_bytes_max x reads_in_flight, allocated once, one file's index,
+// and for coded files two units; kept for ever when it is destroyed while reads
+// hang (places are the caller's). Thread: the storage's owner; checksums and
+// decompression run inside Poll.
 
 #ifndef HOLDFAST_CKPT_SESSION_UNIT_READER_H_
 #define HOLDFAST_CKPT_SESSION_UNIT_READER_H_
@@ -54,6 +57,9 @@ struct UnitDamage {
   uint32_t file = 0;  // index into the manifest's files
   std::string file_name;
   uint64_t offset = 0;  // of the unit or block; 0 for the file as a whole
+  // The unit's place in the plain image, where PickRange finds it; no bytes
+  // outside of the data area.
+  uint64_t image_offset = 0;
   uint64_t bytes = 0;
   std::string what;  // "crc32c is 9f3a01c7, the index records 1b44e20d"
   // In the state's terms: "weight of 'model.norm.weight', elements 0-63"; ""
@@ -66,7 +72,8 @@ std::string ToString(const UnitDamage& damage);
 
 // What is wanted of one file: the reads that `pick` makes of its index (sorted,
 // apart, and covering every chunk of the manifest), each at most `bytes_max`.
-// Without `pick` only the blocks around the data are looked at.
+// The index is that of the plain image, also of a coded file. Without `pick`
+// only the blocks around the data are looked at.
 struct FileWant {
   using Pick = std::function<std::vector<UnitRead>(std::span<const Unit> units,
                                                    uint64_t bytes_max)>;
@@ -85,8 +92,9 @@ FileWant::Pick PickRange(uint64_t first, uint64_t end);
 
 class UnitReader {
  public:
-  // Called once for each run of verified bytes, in no particular order. Runs
-  // consist of whole units. `bytes` of a placed run are in place already.
+  // Called once for each run of verified plain bytes, in no particular order.
+  // Runs consist of whole units. Offsets are those of the plain image. `bytes`
+  // of a placed run are in place already.
   using Sink = std::function<void(uint32_t file, uint64_t offset,
                                   std::span<const std::byte> bytes)>;
 
@@ -108,7 +116,7 @@ class UnitReader {
   void Cancel();
 
   const std::vector<UnitDamage>& damage() const;
-  uint64_t bytes_done() const;    // of wanted units
+  uint64_t bytes_done() const;    // of wanted units, as stored
   uint64_t bytes_total() const;   // grows as files are opened
   uint64_t bytes_read() const;    // everything, blocks around the data included
   uint64_t bytes_placed() const;  // of these, those read straight into place

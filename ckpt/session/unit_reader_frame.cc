@@ -50,25 +50,25 @@ Task<absl::Status> UnitReader::State::ReadFrame(uint32_t file) {
   const auto found_head = DecodeShardHeader(header);
   if (!found_head.ok()) {
     co_return Damaged(
-        file, 0, 0,
+        file, 0,
         absl::StrFormat("header: %s",
                         std::string(found_head.status().message())));
   }
   if (*found_head != identity) {
     co_return Damaged(
-        file, 0, 0,
+        file, 0,
         absl::StrFormat("is %s, expected %s", IdentityText(*found_head),
                         IdentityText(identity)));
   }
   const auto found_foot = DecodeShardFooter(footer);
   if (!found_foot.ok()) {
     co_return Damaged(
-        file, footer_offset, 0,
+        file, footer_offset,
         absl::StrFormat("footer: %s",
                         std::string(found_foot.status().message())));
   }
   if (found_foot->identity != identity) {
-    co_return Damaged(file, footer_offset, 0,
+    co_return Damaged(file, footer_offset,
                       absl::StrFormat("footer says it is %s, expected %s",
                                       IdentityText(found_foot->identity),
                                       IdentityText(identity)));
@@ -76,21 +76,26 @@ Task<absl::Status> UnitReader::State::ReadFrame(uint32_t file) {
   index_offset = found_foot->index_offset;
   if (found_foot->unit_count != expected.unit_count ||
       found_foot->crc_index != expected.crc_index ||
-      index_offset + ShardIndexBytes(expected.unit_count) != footer_offset) {
+      found_foot->plain_bytes != expected.plain_bytes ||
+      index_offset + expected.index_bytes() != footer_offset) {
     co_return Damaged(
-        file, footer_offset, 0,
-        absl::StrFormat("footer records %d units, an index with crc32c %08x at "
-                        "%d; the manifest records %d units, %08x",
-                        found_foot->unit_count, found_foot->crc_index,
-                        index_offset, expected.unit_count, expected.crc_index));
+        file, footer_offset,
+        absl::StrFormat("footer records %d units, %d bytes decoded, an index "
+                        "with crc32c %08x at %d; the manifest records %d "
+                        "units, %d bytes, %08x",
+                        found_foot->unit_count, found_foot->plain_bytes,
+                        found_foot->crc_index, index_offset,
+                        expected.unit_count, expected.plain_bytes,
+                        expected.crc_index));
   }
   co_return absl::OkStatus();
 }
 
 Task<absl::Status> UnitReader::State::ReadIndex(uint32_t file) {
   const ShardFile& expected = manifest->files[file];
-  index = AlignedBuffer(ShardIndexBytes(expected.unit_count));
+  index = AlignedBuffer(expected.index_bytes());
   units.clear();
+  coded.clear();
   if (index.size() > 0) {
     const auto bytes = index.span();
     std::function<Io::Ref()> call = [this, bytes] {
@@ -102,15 +107,24 @@ Task<absl::Status> UnitReader::State::ReadIndex(uint32_t file) {
   }
   const uint32_t crc = Crc32c(index.span());
   if (crc != expected.crc_index) {
-    co_return Damaged(file, index_offset, 0,
+    co_return Damaged(file, index_offset,
                       absl::StrFormat("index has crc32c %08x, the manifest "
                                       "records %08x",
                                       crc, expected.crc_index));
   }
+  if (expected.coded()) {
+    const absl::Status taken = TakeCodedIndex(file);
+    if (!taken.ok()) {
+      co_return Damaged(
+          file, index_offset,
+          absl::StrFormat("index: %s", std::string(taken.message())));
+    }
+    co_return CheckCovered(file);
+  }
   auto decoded = DecodeShardIndex(index.span(), expected.unit_count);
   if (!decoded.ok()) {
     co_return Damaged(
-        file, index_offset, 0,
+        file, index_offset,
         absl::StrFormat("index: %s", std::string(decoded.status().message())));
   }
   units = *std::move(decoded);
@@ -123,7 +137,7 @@ Task<absl::Status> UnitReader::State::ReadIndex(uint32_t file) {
         unit.bytes > kUnitBytesMax || unit.offset > index_offset ||
         unit.bytes > index_offset - unit.offset) {
       co_return Damaged(
-          file, index_offset, 0,
+          file, index_offset,
           absl::StrFormat("index: unit of %d bytes at %d does "
                           "not fit into %d-%d",
                           unit.bytes, unit.offset, end, index_offset));
@@ -144,7 +158,7 @@ absl::Status UnitReader::State::CheckCovered(uint32_t file) {
         ++unit;
       }
       if (unit == units.end() || unit->offset > covered) {
-        return Damaged(file, covered, 0,
+        return Damaged(file, covered,
                        absl::StrFormat("bytes %d-%d are in no unit of its "
                                        "index",
                                        covered, chunk_end - 1));

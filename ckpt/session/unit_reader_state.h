@@ -1,4 +1,4 @@
-// ckpt/session/unit_reader_state.h: the inside of UnitReader, for its two
+// ckpt/session/unit_reader_state.h: the inside of UnitReader, for its three
 // files.
 
 #ifndef HOLDFAST_CKPT_SESSION_UNIT_READER_STATE_H_
@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "absl/time/time.h"
 #include "ckpt/base/aligned_buffer.h"
 #include "ckpt/base/check.h"
+#include "ckpt/format/coded_units.h"
 #include "ckpt/format/manifest.h"
 #include "ckpt/format/shard.h"
 #include "ckpt/session/io.h"
@@ -72,8 +74,19 @@ struct UnitReader::State {
   void Deliver(uint32_t file, const Slot& slot, size_t first, size_t end,
                const Sink& sink);
   // Notes the damage; the status that ends the reading, or OK to go on.
-  absl::Status Damaged(uint32_t file, uint64_t offset, uint64_t bytes,
-                       std::string what);
+  absl::Status Damaged(uint32_t file, uint64_t offset, std::string what);
+  absl::Status DamagedUnit(uint32_t file, size_t unit, uint64_t offset,
+                           std::string what);
+  absl::Status NoteDamage(UnitDamage entry);
+
+  // --- Of a coded file (unit_reader_coded.cc).
+  absl::Status TakeCodedIndex(uint32_t file);
+  void PlanCodedReads(const std::vector<UnitRead>& runs,
+                      const FileWant::Place& where);
+  void CheckCodedRun(uint32_t file, const Slot& slot, const Sink& sink);
+  std::string DecodeUnit(const CodedUnit& unit,
+                         std::span<const std::byte> stored,
+                         std::span<std::byte> plain);
 
   std::string PathOf(uint32_t file) const {
     const std::string& name = manifest->files[file].name;
@@ -96,9 +109,17 @@ struct UnitReader::State {
   AlignedBuffer index;
   std::vector<Slot> slots;
 
-  std::vector<Unit> units;  // of the open file, by offset
+  std::vector<Unit> units;  // of the open file, in its plain image
   std::vector<PlannedRead> reads;
   size_t reads_begun = 0;
+  // Of a coded file: its units in the same order; their numbers in the order in
+  // which they are stored, of which reads speak then; where plain bytes belong;
+  // what decodes them.
+  std::vector<CodedUnit> coded;
+  std::vector<uint32_t> by_place;
+  FileWant::Place place;
+  std::optional<ZstdDecoder> decoder;
+  AlignedBuffer plain_unit;
   uint64_t index_offset = 0;
 
   std::function<bool()> gate;

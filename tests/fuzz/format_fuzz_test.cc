@@ -112,5 +112,9 @@ TEST(FormatFuzzTest, AnyBytesAreRefusedAsShardBlocksOrComeBackTheSame) {
   TryAll("shard", /*busy=*/100, /*mutations=*/4000, CheckShardBytes);
 }
 
+TEST(FormatFuzzTest, AnyBytesAreRefusedAsAFrameOrFillTheUnit) {
+  TryAll("frame", /*busy=*/60, /*mutations=*/4000, CheckFrameBytes);
+}
+
 }  // namespace
 }  // namespace holdfast::ckpt

@@ -2,7 +2,8 @@
 // offered as a manifest, or as a block or index of a shard file. Decoding
 // refuses them with a status, or accepts them, and what it accepts encodes back
 // to exactly the same bytes: one meaning, one spelling. It never crashes and
-// never reads outside of them.
+// never reads outside of them. Frames have many spellings; of them only the
+// rest is asked.
 //
 // Called by the fuzz targets beside this file and, with their corpora and with
 // mutations of them, by an ordinary test. Each aborts when the property is
@@ -19,6 +20,7 @@
 #include <vector>
 
 #include "ckpt/format/checksum.h"
+#include "ckpt/format/coded_units.h"
 #include "ckpt/format/manifest.h"
 #include "ckpt/format/shard.h"
 
@@ -74,23 +76,53 @@ inline int CheckShardBytes(std::span<const std::byte> bytes) {
     if (const auto footer = DecodeShardFooter(block); footer.ok()) {
       MustBeSame("footer", block,
                  EncodeShardFooter(footer->identity, footer->index_offset,
-                                   footer->unit_count, footer->crc_index));
+                                   footer->unit_count, footer->crc_index,
+                                   footer->plain_bytes));
       ++accepted;
     }
   }
   // As an index, of as many units as there are entries that are not zero.
-  uint32_t units = 0;
-  while ((units + 1) * 16 <= bytes.size() &&
-         std::any_of(bytes.begin() + units * 16,
-                     bytes.begin() + units * 16 + 16,
-                     [](std::byte b) { return b != std::byte{0}; })) {
-    ++units;
-  }
-  if (const auto index = DecodeShardIndex(bytes, units); index.ok()) {
+  const auto entries = [bytes](size_t size) {
+    uint32_t units = 0;
+    while ((units + 1) * size <= bytes.size() &&
+           std::any_of(bytes.begin() + units * size,
+                       bytes.begin() + (units + 1) * size,
+                       [](std::byte b) { return b != std::byte{0}; })) {
+      ++units;
+    }
+    return units;
+  };
+  if (const auto index = DecodeShardIndex(bytes, entries(16)); index.ok()) {
     MustBeSame("index", bytes, EncodeShardIndex(*index));
     ++accepted;
   }
+  if (const auto index = DecodeCodedIndex(bytes, entries(24)); index.ok()) {
+    MustBeSame("coded index", bytes, EncodeCodedIndex(*index));
+    ++accepted;
+  }
   return accepted;
+}
+
+// Any bytes as the frame of a unit: the first two say how many blocks of plain
+// bytes are expected, and in how many planes. What is accepted fills the unit,
+// and is coded and decoded to the same again.
+inline int CheckFrameBytes(std::span<const std::byte> bytes) {
+  static auto* const decoder = new ZstdDecoder(kUnitBytesMax);
+  static auto* const encoder = new ZstdEncoder(0, kUnitBytesMax);
+  if (bytes.size() < 2) return 0;
+  const size_t plain_bytes =
+      (1 + std::to_integer<size_t>(bytes[0])) * kShardBlockBytes;
+  const int planes = 1 << std::to_integer<int>(bytes[1]) % 4;
+  std::vector<std::byte> plain(plain_bytes);
+  const auto frame = bytes.subspan(2);
+  if (!decoder->Decode(frame, planes, plain).ok()) return 0;
+  std::vector<std::byte> again(plain_bytes), stored(plain_bytes);
+  const CodedUnit unit = CodeUnit(*encoder, plain, planes, stored);
+  if (unit.codec == Codec::kNone) return 1;
+  const absl::Status decoded = decoder->Decode(
+      std::span(stored).first(unit.bytes_stored), planes, again);
+  if (!decoded.ok() || again != plain) std::abort();
+  return 1;
 }
 
 }  // namespace holdfast::ckpt

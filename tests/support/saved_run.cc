@@ -12,6 +12,7 @@
 #include "ckpt/base/philox.h"
 #include "ckpt/base/status_macros.h"
 #include "ckpt/format/checksum.h"
+#include "ckpt/format/coded_units.h"
 #include "ckpt/format/digest.h"
 #include "ckpt/format/shard.h"
 #include "ckpt/plan/save_plan.h"
@@ -73,9 +74,11 @@ void ForEachElement(const ItemSpec& item, const Fragment& fragment,
   }
 }
 
-// No byte of it is zero, so that bytes that were not written show.
+// No byte of it is zero, so that bytes that were not written show; of eight
+// values each, so that a codec has something to do.
 uint64_t ValueOf(uint64_t seed, uint64_t item_key, int64_t place) {
-  return Philox64(seed, item_key, place) | 0x0101010101010101;
+  return (Philox64(seed, item_key, place) & 0x0e0e0e0e0e0e0e0e) |
+         0x0101010101010101;
 }
 
 uint64_t KeyOf(const ItemSpec& item) {
@@ -170,11 +173,24 @@ absl::StatusOr<Manifest> WriteShards(Storage& storage, const JobLayout& layout,
     };
     put(0, EncodeShardHeader(identity));
     std::vector<Unit> units;
+    std::vector<std::pair<uint64_t, CodedUnit>> coded;  // by place in the image
+    uint64_t data_end = plan.index_offset;
+    if (spec.zstd_level >= 0) data_end = kShardBlockBytes;
     for (const WriteUnit& unit : plan.units) {
       const auto bytes =
           regions[unit.region].subspan(unit.region_offset, unit.bytes);
-      put(unit.file_offset, bytes);
-      units.push_back({unit.file_offset, unit.bytes, Crc32c(bytes)});
+      if (spec.zstd_level < 0) {
+        put(unit.file_offset, bytes);
+        units.push_back({unit.file_offset, unit.bytes, Crc32c(bytes)});
+        continue;
+      }
+      std::vector<std::byte> out(unit.bytes);
+      ZstdEncoder encoder(spec.zstd_level, unit.bytes);
+      CodedUnit stored = CodeUnit(encoder, bytes, 4, out);
+      stored.offset = data_end;
+      put(data_end, std::span(out).first(stored.padded_bytes()));
+      data_end += stored.padded_bytes();
+      coded.emplace_back(unit.file_offset, stored);
     }
     for (const DigestPiece& piece : plan.pieces) {
       const ItemSpec& item = layout.items()[piece.item];
@@ -184,25 +200,33 @@ absl::StatusOr<Manifest> WriteShards(Storage& storage, const JobLayout& layout,
           regions[unit.region].subspan(unit.region_offset + piece.unit_offset,
                                        piece.count * SizeOf(item.dtype)));
     }
-    std::sort(units.begin(), units.end(),
-              [](const Unit& a, const Unit& b) { return a.offset < b.offset; });
-    const std::vector<std::byte> index = EncodeShardIndex(units);
-    const uint32_t unit_count = units.size();
-    put(plan.index_offset, index);
-    put(plan.index_offset + index.size(),
-        EncodeShardFooter(identity, plan.index_offset, unit_count,
-                          Crc32c(index)));
-
+    std::vector<std::byte> index = EncodeShardIndex(units);
     ShardFile shard;
+    shard.unit_count = plan.units.size();
+    if (!coded.empty()) {
+      std::sort(coded.begin(), coded.end(),
+                [](const auto& a, const auto& b) { return a.first < b.first; });
+      std::vector<CodedUnit> by_place;
+      for (const auto& [place, unit] : coded) by_place.push_back(unit);
+      index = EncodeCodedIndex(by_place);
+      shard.plain_bytes = plan.index_offset - kShardBlockBytes;
+      manifest.features_must = {kZstdName};
+    }
+    shard.bytes = data_end + index.size() + kShardBlockBytes;
+    HF_CHECK(shard.bytes <= file.size(), "%d bytes in %d", shard.bytes,
+             file.size());
+    put(data_end, index);
+    put(data_end + index.size(),
+        EncodeShardFooter(identity, data_end, shard.unit_count, Crc32c(index),
+                          shard.plain_bytes));
+
     shard.name = absl::StrFormat("shard-%05d.hf", rank);
-    shard.bytes = plan.file_bytes;
-    shard.unit_count = unit_count;
     shard.crc_index = Crc32c(index);
     shard.chunks = plan.chunks;
     const std::string path = dir + "/" + shard.name;
     constexpr FileId kFile{1};
-    HF_RETURN_IF_ERROR(disk.Create(path, kFile, file.size()));
-    HF_RETURN_IF_ERROR(disk.Write(kFile, 0, file.span()));
+    HF_RETURN_IF_ERROR(disk.Create(path, kFile, shard.bytes));
+    HF_RETURN_IF_ERROR(disk.Write(kFile, 0, file.span().first(shard.bytes)));
     HF_RETURN_IF_ERROR(disk.Sync(kFile));
     HF_RETURN_IF_ERROR(disk.Close(kFile));
     manifest.files.push_back(std::move(shard));

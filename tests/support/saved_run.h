@@ -55,7 +55,8 @@ struct CheckpointSpec {
   uint64_t commit_number = 1;
   std::optional<ckpt::CheckpointId> parent;
   std::map<std::string, std::string> attributes;
-  uint64_t seed = 0;  // of the values
+  uint64_t seed = 0;    // of the values
+  int zstd_level = -1;  // from 0 on: coded files
 };
 
 // Writes the shard files of every rank into `dir`, which it makes (its parent

@@ -30,7 +30,9 @@ inline constexpr CheckpointId k300{300, 2, 2};
 
 class StartTest : public testing::Test {
  protected:
-  StartTest() : disk_(DiskOptions()) {
+  // From level 0 on the shard files are coded.
+  explicit StartTest(int zstd_level = -1)
+      : disk_(DiskOptions()), zstd_level_(zstd_level) {
     tests::SimStorage storage(disk_, {.process = 90});
     Check(tests::MakeRun(storage));
     Check(tests::Claim(storage, 1));
@@ -65,6 +67,7 @@ class StartTest : public testing::Test {
     spec.parent = parent;
     spec.attributes["step"] = absl::StrFormat("%d", id.step);
     spec.seed = id.step;
+    spec.zstd_level = zstd_level_;
     auto manifest =
         tests::WriteShards(storage, *saved_layout_, spec, AttemptDir(id));
     Check(manifest.status());
@@ -103,6 +106,7 @@ class StartTest : public testing::Test {
   }
 
   tests::SimDisk disk_;
+  const int zstd_level_;
   std::unique_ptr<TrainLayout> saved_layout_ = tests::SmallLayout(2, 2, 2);
   std::unique_ptr<TrainLayout> layout_ = tests::SmallLayout(2, 1, 2);
   Manifest manifest_300_;

@@ -99,7 +99,11 @@ TEST(FormatDocumentTest, EveryDumpIsWhatTheEncodersGive) {
       {"header", EncodeShardHeader(SampleIdentity(0))},
       {"index", SampleIndex(0)},
       {"footer", SampleFooter(0)},
-      {"manifest", EncodeManifest(SampleManifest())}};
+      {"manifest", EncodeManifest(SampleManifest())},
+      {"coded frame", CodedFrame()},
+      {"coded index", CodedIndex()},
+      {"coded footer", CodedFooter()},
+      {"coded manifest", EncodeManifest(CodedManifest())}};
   const auto dumps = Dumps();
   EXPECT_EQ(dumps.size(), expected.size());
   for (const auto& [name, bytes] : expected) {
@@ -122,6 +126,25 @@ TEST(FormatDocumentTest, TheDumpsDecodeToTheExample) {
   EXPECT_EQ(footer->crc_index, manifest->files[0].crc_index);
   EXPECT_EQ(DecodeShardIndex(dumps.at("index"), 2)->at(1).crc,
             Crc32c(SampleUnits(0)[1]));
+}
+
+TEST(FormatDocumentTest, TheCodedDumpsDecodeToTheExample) {
+  const auto dumps = Dumps();
+  const auto manifest = DecodeManifest(dumps.at("coded manifest"));
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+  EXPECT_EQ(*manifest, CodedManifest());
+  const auto footer = DecodeShardFooter(dumps.at("coded footer"));
+  ASSERT_TRUE(footer.ok()) << footer.status();
+  EXPECT_EQ(footer->plain_bytes, manifest->files[0].plain_bytes);
+  const auto units = DecodeCodedIndex(dumps.at("coded index"), 2);
+  ASSERT_TRUE(units.ok()) << units.status();
+  std::vector<std::byte> plain(units->at(0).bytes);
+  ASSERT_EQ(dumps.at("coded frame").size(), units->at(0).bytes_stored);
+  const absl::Status decoded =
+      ZstdDecoder(plain.size())
+          .Decode(dumps.at("coded frame"), units->at(0).planes, plain);
+  ASSERT_TRUE(decoded.ok()) << decoded;
+  EXPECT_EQ(plain, SampleOnesUnit());
 }
 
 TEST(FormatDocumentTest, TheDigestExampleIsWorkedOutRight) {

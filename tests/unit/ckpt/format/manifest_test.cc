@@ -152,14 +152,36 @@ TEST(ManifestTest, RefusesAFeatureThatItMustUnderstandByName) {
               HasSubstr("needs the feature 'parquet'"));
 }
 
-TEST(ManifestTest, RefusesACodecThatItCannotReadByName) {
-  Manifest m = SampleManifest();
-  m.files[0].chunks[0].codec = Codec::kZstd;
-  const absl::Status status = ValidateManifest(m);
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(status.ToString(),
-              HasSubstr("shard-00000.hf, offset 4096: item 'w' (weight) is "
-                        "stored with codec zstd"));
+TEST(ManifestTest, ACodedFileComesBackAndIsAFeatureToKnow) {
+  const Manifest m = CodedManifest();
+  const auto bytes = EncodeManifest(m);
+  const auto back = DecodeManifest(bytes);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(*back, m);
+  EXPECT_TRUE(back->files[0].coded());
+  EXPECT_EQ(back->files[0].data_end(), 16384u);
+  EXPECT_EQ(back->files[0].index_bytes(), CodedIndexBytes(2));
+  // Beside it there may be files that are not.
+  Manifest mixed = SampleManifest();
+  mixed.features_must = {kZstdName};
+  mixed.files[0].plain_bytes = 8192;
+  const auto again = DecodeManifest(EncodeManifest(mixed));
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(*again, mixed);
+  EXPECT_EQ(LogicalDigest(mixed), LogicalDigest(SampleManifest()));
+}
+
+TEST(ManifestTest, TheFlagThatIsAlwaysSetMustBe) {
+  // The one chunk of the second file is the last thing before the attributes.
+  const std::vector<std::byte> good = EncodeManifest(SampleManifest());
+  for (const auto& [flags, fine] :
+       {std::pair(0x1d, true), {0x0d, false}, {0x3d, false}, {0x5d, false}}) {
+    std::vector<std::byte> bytes = good;
+    ASSERT_EQ(bytes[0xc3], std::byte{0x1d});
+    bytes[0xc3] = static_cast<std::byte>(flags);
+    PutCrc(&bytes);
+    EXPECT_EQ(DecodeManifest(bytes).ok(), fine) << flags;
+  }
 }
 
 TEST(ManifestTest, EachRuleNamesWhatBreaksIt) {
@@ -213,6 +235,25 @@ TEST(ManifestTest, EachRuleNamesWhatBreaksIt) {
       {[](Manifest* m) { m->files[0].bytes = 4096; }, "which cannot be"},
       {[](Manifest* m) { m->files[0].unit_count = 3; }, "which cannot be"},
       {[](Manifest* m) { m->files[0].bytes += 4 << 20; }, "which cannot be"},
+      {[](Manifest* m) { m->files[0].plain_bytes = 8192; },
+       "has a coded file and lacks the feature 'zstd'"},
+      {[](Manifest* m) { m->features_must = {"zstd"}; },
+       "has no coded file and names the feature 'zstd'"},
+      {[](Manifest* m) {
+         m->features_must = {"zstd"};
+         m->files[0].plain_bytes = 8193;
+       },
+       "with 20480 bytes in 2 units of 8193 plain bytes, which cannot be"},
+      {[](Manifest* m) {  // Stored longer than plain.
+         m->features_must = {"zstd"};
+         m->files[0].plain_bytes = 4096;
+       },
+       "which cannot be"},
+      {[](Manifest* m) {
+         m->features_must = {"zstd"};
+         m->files[0].plain_bytes = uint64_t{3} << 20;
+       },
+       "which cannot be"},
       {[](Manifest* m) { m->files[0].chunks[0].item = 2; }, "item 2 of 2"},
       {[](Manifest* m) { m->files[0].chunks[0].part.count[0] = 5; },
        "lies outside of [0:4, 0:6]"},

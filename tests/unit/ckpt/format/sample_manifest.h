@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "ckpt/format/checksum.h"
+#include "ckpt/format/coded_units.h"
 #include "ckpt/format/manifest.h"
 #include "ckpt/format/shard.h"
 
@@ -121,6 +122,81 @@ inline Manifest SampleManifest() {
                           .offset = 4096,
                           .bytes_stored = 20}}}};
   m.attributes = {{".host", "n042"}, {"step", "120"}};
+  return m;
+}
+
+// The coded example of ckpt/FORMAT.md: one rank, 2,000 ones and the bias.
+//
+//   ones  (weight, f32 [2000])   8,000 bytes; its unit was written second
+inline std::vector<std::byte> SampleOnesUnit() {
+  std::vector<std::byte> unit = BytesOf(std::vector<float>(2000, 1.0f));
+  unit.resize(2 * kShardBlockBytes);
+  return unit;
+}
+
+// The frame is the document's: another version of zstd may well write others.
+inline std::vector<std::byte> CodedFrame() {
+  constexpr uint8_t kBytes[] = {0x28, 0xb5, 0x2f, 0xfd, 0x60, 0x00, 0x1f, 0xb5,
+                                0x00, 0x00, 0x30, 0x00, 0x00, 0x80, 0x00, 0x3f,
+                                0x00, 0x05, 0x10, 0x00, 0x44, 0xc2, 0xfc, 0x7f,
+                                0x44, 0x8c, 0xf9, 0x5f, 0xec, 0xdf, 0xc7, 0x02};
+  return BytesOf(std::vector<uint8_t>(std::begin(kBytes), std::end(kBytes)));
+}
+
+inline std::vector<std::byte> CodedIndex() {
+  std::vector<std::byte> frame = CodedFrame();
+  const uint32_t bytes = frame.size();
+  frame.resize(kShardBlockBytes);
+  return EncodeCodedIndex(
+      std::vector<CodedUnit>{{.offset = 8192,
+                              .bytes_stored = bytes,
+                              .bytes = 8192,
+                              .crc = Crc32c(frame),
+                              .codec = Codec::kZstd,
+                              .planes = 4},
+                             {.offset = 4096,
+                              .bytes_stored = 4096,
+                              .bytes = 4096,
+                              .crc = Crc32c(SampleUnits(0)[1])}});
+}
+
+inline ShardIdentity CodedIdentity() {
+  ShardIdentity identity = SampleIdentity(0);
+  identity.file_count = 1;
+  return identity;
+}
+
+inline std::vector<std::byte> CodedFooter() {
+  return EncodeShardFooter(CodedIdentity(), 12288, 2, Crc32c(CodedIndex()),
+                           12288);
+}
+
+inline Manifest CodedManifest() {
+  Manifest m = SampleManifest();
+  m.features_must = {kZstdName};
+  m.world = 1;
+  m.layout = "tp1-pp1-dp1";
+  m.items[1] = {"ones", "weight", DType::kF32, {2000}};
+  const Box ones = WholeBox(m.items[1].shape);
+  m.item_digests[1] = DigestRun(m.items[1], ones, 0, 2000,
+                                BytesOf(std::vector<float>(2000, 1.0f)));
+  m.files = {{.name = "shard-00000.hf",
+              .bytes = 20480,
+              .unit_count = 2,
+              .crc_index = Crc32c(CodedIndex()),
+              .chunks = {{.item = 1,
+                          .part = ones,
+                          .first = 0,
+                          .count = 2000,
+                          .offset = 4096,
+                          .bytes_stored = 8000},
+                         {.item = 0,
+                          .part = WholeBox(m.items[0].shape),
+                          .first = 0,
+                          .count = 3,
+                          .offset = 12288,
+                          .bytes_stored = 12}},
+              .plain_bytes = 12288}};
   return m;
 }
 

@@ -2,7 +2,11 @@
 
 #include "ckpt/format/shard.h"
 
+#include <functional>
+
 #include "ckpt/format/checksum.h"
+#include "ckpt/format/coded_units.h"
+#include "ckpt/format/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/ckpt/format/sample_manifest.h"
@@ -108,6 +112,80 @@ TEST(ShardTest, AnIndexMustTileTheDataArea) {
   EXPECT_EQ(DecodeShardIndex(index, 1).status().code(),
             absl::StatusCode::kDataLoss);
   EXPECT_EQ(DecodeShardIndex(index, 300).status().code(),
+            absl::StatusCode::kDataLoss);
+}
+
+// Stored in another order than they lie in the plain image.
+std::vector<CodedUnit> SomeCodedUnits() {
+  return {{12288, 5000, 16384, 7, Codec::kZstd, 4},
+          {4096, 8192, 8192, 8, Codec::kNone, 1},
+          {20480, 1, 8192, 9, Codec::kZstd, 1}};
+}
+
+TEST(ShardTest, ACodedIndexAndItsFooterComeBack) {
+  const auto index = EncodeCodedIndex(SomeCodedUnits());
+  EXPECT_EQ(index.size(), CodedIndexBytes(3));
+  const auto units = DecodeCodedIndex(index, 3);
+  ASSERT_TRUE(units.ok()) << units.status();
+  EXPECT_EQ(*units, SomeCodedUnits());
+  EXPECT_EQ(CodedIndexBytes(170), 4096u);
+  EXPECT_EQ(CodedIndexBytes(171), 8192u);
+  const auto footer = DecodeShardFooter(
+      EncodeShardFooter(SampleIdentity(1), 24576, 3, 5, 32768));
+  ASSERT_TRUE(footer.ok()) << footer.status();
+  EXPECT_EQ(footer->plain_bytes, 32768u);
+}
+
+TEST(ShardTest, ACodedIndexSaysOnlyWhatCanBe) {
+  const std::vector<std::function<void(std::vector<CodedUnit>*)>> changes = {
+      [](auto* u) { (*u)[0].offset = 16384; },         // a hole
+      [](auto* u) { (*u)[2].offset = 12288; },         // one over another
+      [](auto* u) { (*u)[1].offset = ~uint64_t{0}; },  // beyond everything
+      [](auto* u) { (*u)[0].bytes_stored = 0; },
+      [](auto* u) { (*u)[0].bytes_stored = 8193; },  // the next is at 20480
+      [](auto* u) { (*u)[0].bytes_stored = ~uint32_t{0}; },
+      [](auto* u) { (*u)[0].bytes = 5000; },
+      [](auto* u) { (*u)[0].bytes = 0; },
+      [](auto* u) { (*u)[0].bytes = 8192; },  // would not have saved a block
+      [](auto* u) { (*u)[0].bytes = (1 << 20) + 4096; },
+      [](auto* u) { (*u)[1].bytes_stored = 8191; },
+      [](auto* u) { (*u)[1].planes = 2; },
+      [](auto* u) { (*u)[0].planes = 3; },
+      [](auto* u) { (*u)[0].planes = 0; },
+      [](auto* u) { (*u)[0].codec = static_cast<Codec>(2); }};
+  const auto encode = [](const std::vector<CodedUnit>& units) {
+    Writer out;
+    for (const CodedUnit& unit : units) {
+      out.Fixed(unit.offset);
+      out.Fixed(unit.bytes_stored);
+      out.Fixed(unit.bytes);
+      out.Fixed(unit.crc);
+      out.Fixed(static_cast<uint8_t>(unit.codec));
+      out.Fixed(unit.planes);
+      out.Fixed(uint16_t{0});
+    }
+    out.ZerosUntil(4096);
+    return out.Take();
+  };
+  EXPECT_TRUE(DecodeCodedIndex(encode(SomeCodedUnits()), 3).ok());
+  for (size_t i = 0; i < changes.size(); ++i) {
+    std::vector<CodedUnit> units = SomeCodedUnits();
+    changes[i](&units);
+    EXPECT_EQ(DecodeCodedIndex(encode(units), 3).status().code(),
+              absl::StatusCode::kDataLoss)
+        << i;
+  }
+  auto bytes = encode(SomeCodedUnits());
+  for (const size_t zero : {22, 23, 72, 4095}) {
+    bytes[zero] = std::byte{1};
+    EXPECT_EQ(DecodeCodedIndex(bytes, 3).status().code(),
+              absl::StatusCode::kDataLoss)
+        << zero;
+    bytes[zero] = std::byte{0};
+  }
+  EXPECT_EQ(DecodeCodedIndex(bytes, 2).status().code(),
+            absl::StatusCode::kDataLoss);
+  EXPECT_EQ(DecodeCodedIndex(bytes, 300).status().code(),
             absl::StatusCode::kDataLoss);
 }
 

@@ -154,7 +154,6 @@ TEST(SavePlanTest, TheHashDependsOnEveryNumber) {
       [](SavePlan* p) { ++p->chunks[0].count; },
       [](SavePlan* p) { ++p->chunks[0].offset; },
       [](SavePlan* p) { ++p->chunks[0].bytes_stored; },
-      [](SavePlan* p) { p->chunks[0].codec = Codec::kZstd; },
       [](SavePlan* p) { p->chunks.pop_back(); },
       [](SavePlan* p) { ++p->index_offset; },
       [](SavePlan* p) { ++p->file_bytes; },

@@ -16,8 +16,11 @@ using ::testing::HasSubstr;
 using tests::SimStorage;
 using tests::StartWorld;
 
-class LoadDamageTest : public StartTest {
+class LoadDamageTest : public StartTest,
+                       public testing::WithParamInterface<int> {
  protected:
+  LoadDamageTest() : StartTest(GetParam()) {}
+
   // Every rank holds step 200, says so, and the seal says why not 300.
   void ExpectSteppedBack(const std::string& reason) {
     const auto world = Start();
@@ -36,7 +39,7 @@ class LoadDamageTest : public StartTest {
 
   uint64_t IndexOffset(int file) const {
     const ShardFile& shard = manifest_300_.files[file];
-    return shard.bytes - kShardBlockBytes - ShardIndexBytes(shard.unit_count);
+    return shard.bytes - kShardBlockBytes - shard.index_bytes();
   }
   // The bytes of a file, through the storage.
   std::vector<std::byte> Contents(const std::string& name) {
@@ -53,71 +56,71 @@ class LoadDamageTest : public StartTest {
   }
 };
 
-TEST_F(LoadDamageTest, AFlippedBitInTheHeader) {
+TEST_P(LoadDamageTest, AFlippedBitInTheHeader) {
   disk_.FlipBit(Shard(k300, 1), 20, 3);
   ExpectSteppedBack("shard-00001.hf, offset 0: header: ");
 }
 
-TEST_F(LoadDamageTest, AFlippedBitInTheData) {
+TEST_P(LoadDamageTest, AFlippedBitInTheData) {
   disk_.FlipBit(Shard(k300, 1), 4096 + 700, 0);
   ExpectSteppedBack("shard-00001.hf, offset 4096 (");
 }
 
-TEST_F(LoadDamageTest, AFlippedBitInTheLastUnit) {
+TEST_P(LoadDamageTest, AFlippedBitInTheLastUnit) {
   disk_.FlipBit(Shard(k300, 2), IndexOffset(2) - 4096 + 1, 7);
   ExpectSteppedBack("crc32c is");
 }
 
-TEST_F(LoadDamageTest, AFlippedBitInTheIndex) {
+TEST_P(LoadDamageTest, AFlippedBitInTheIndex) {
   disk_.FlipBit(Shard(k300, 1), IndexOffset(1) + 3, 3);
   ExpectSteppedBack("index has crc32c");
 }
 
-TEST_F(LoadDamageTest, AFlippedBitInTheFooter) {
+TEST_P(LoadDamageTest, AFlippedBitInTheFooter) {
   disk_.FlipBit(Shard(k300, 1), manifest_300_.files[1].bytes - 2048, 3);
   ExpectSteppedBack("footer: ");
 }
 
-TEST_F(LoadDamageTest, AFlippedBitInTheManifest) {
+TEST_P(LoadDamageTest, AFlippedBitInTheManifest) {
   disk_.FlipBit(AttemptDir(k300) + "/MANIFEST", 100, 3);
   ExpectSteppedBack("MANIFEST");
 }
 
-TEST_F(LoadDamageTest, TheMessageNamesTensorAndRows) {
+TEST_P(LoadDamageTest, TheMessageNamesTensorAndRows) {
   disk_.FlipBit(Shard(k300, 0), 4096 + 700, 0);
   ExpectSteppedBack("weight of 'model.embed_tokens.weight', rows 0-");
 }
 
-TEST_F(LoadDamageTest, AMissingFile) {
+TEST_P(LoadDamageTest, AMissingFile) {
   SimStorage storage(disk_, {.process = 92});
   Check(Blocking(storage).Remove(Shard(k300, 2)));
   ExpectSteppedBack("shard-00002.hf");
 }
 
-TEST_F(LoadDamageTest, AFileCutShort) {
+TEST_P(LoadDamageTest, AFileCutShort) {
   disk_.Truncate(Shard(k300, 2), manifest_300_.files[2].bytes - 4096);
   ExpectSteppedBack("the manifest records");
 }
 
-TEST_F(LoadDamageTest, AnEmptyFile) {
+TEST_P(LoadDamageTest, AnEmptyFile) {
   disk_.Truncate(Shard(k300, 2), 0);
   ExpectSteppedBack("has 0 bytes");
 }
 
-TEST_F(LoadDamageTest, ALinkInPlaceOfAFile) {
+TEST_P(LoadDamageTest, ALinkInPlaceOfAFile) {
   SimStorage storage(disk_, {.process = 92});
   Check(Blocking(storage).Remove(Shard(k300, 2)));
   disk_.PlantSymlink(Shard(k300, 2));
   ExpectSteppedBack("shard-00002.hf");
 }
 
-TEST_F(LoadDamageTest, TheSameFileOfAnotherCheckpoint) {
+TEST_P(LoadDamageTest, TheSameFileOfAnotherCheckpoint) {
   const auto foreign = Contents(Shard(k200, 1));
   Replace(Shard(k300, 1), foreign);
   ExpectSteppedBack("is file 1 of 8 of step-000000200.i0002.a01");
 }
 
-TEST_F(LoadDamageTest, TwoFilesSwapped) {
+TEST_P(LoadDamageTest, TwoFilesSwapped) {
   // Of two ranks whose files have the same size.
   const std::vector<ShardFile>& files = manifest_300_.files;
   size_t i = 0;
@@ -133,7 +136,7 @@ TEST_F(LoadDamageTest, TwoFilesSwapped) {
   ExpectSteppedBack(absl::StrFormat("is file %d of 8", j));
 }
 
-TEST_F(LoadDamageTest, TwoDamagedCheckpointsAreBothSteppedOver) {
+TEST_P(LoadDamageTest, TwoDamagedCheckpointsAreBothSteppedOver) {
   disk_.FlipBit(Shard(k300, 1), 4096, 0);
   disk_.FlipBit(Shard(k200, 0), 8192, 0);
   const auto world = Start();
@@ -141,7 +144,7 @@ TEST_F(LoadDamageTest, TwoDamagedCheckpointsAreBothSteppedOver) {
   EXPECT_EQ(world->result(2).stepped_over.size(), 2);
 }
 
-TEST_F(LoadDamageTest, WhenNothingIsLeftTheRunDoesNotSilentlyStartAgain) {
+TEST_P(LoadDamageTest, WhenNothingIsLeftTheRunDoesNotSilentlyStartAgain) {
   disk_.FlipBit(Shard(k300, 1), 4096, 0);
   disk_.FlipBit(Shard(k200, 1), 4096, 0);
   disk_.FlipBit(Shard(k100, 1), 4096, 0);
@@ -154,13 +157,14 @@ TEST_F(LoadDamageTest, WhenNothingIsLeftTheRunDoesNotSilentlyStartAgain) {
   EXPECT_EQ(Look().seal->incarnation, 2);
 }
 
-TEST_F(LoadDamageTest, AFeatureOfTheFutureIsRefusedAndNotSteppedOver) {
-  // The body starts at byte 24 with the list of features, which is empty; its
-  // length stands before it, the checksum of everything at the end
+TEST_P(LoadDamageTest, AFeatureOfTheFutureIsRefusedAndNotSteppedOver) {
+  // The body starts at byte 24 with the list of features, empty or of "zstd";
+  // its length stands before it, the checksum of everything at the end
   // (ckpt/FORMAT.md).
   std::vector<std::byte> bytes = EncodeManifest(manifest_300_);
   bytes.resize(bytes.size() - 4);
-  bytes.erase(bytes.begin() + 24);
+  const size_t list = manifest_300_.features_must.empty() ? 1 : 6;
+  bytes.erase(bytes.begin() + 24, bytes.begin() + 24 + list);
   const std::string feature = "\x01\x05holes";
   for (size_t i = 0; i < feature.size(); ++i) {
     bytes.insert(bytes.begin() + 24 + i, static_cast<std::byte>(feature[i]));
@@ -248,7 +252,7 @@ class LyingStorage final : public Storage {
   std::map<OpTag, std::span<std::byte>> lies_;
 };
 
-TEST_F(LoadDamageTest, ARankThatAloneReadsWrongBytesCostsNoCheckpoint) {
+TEST_P(LoadDamageTest, ARankThatAloneReadsWrongBytesCostsNoCheckpoint) {
   StartWorld::Options options;
   options.wrap = [](int rank, Storage& inner) {
     return rank == 3 ? std::make_unique<LyingStorage>(inner) : nullptr;
@@ -262,6 +266,9 @@ TEST_F(LoadDamageTest, ARankThatAloneReadsWrongBytesCostsNoCheckpoint) {
                                        "whole")));
   EXPECT_EQ(Start()->LoadedBy(300), "");
 }
+
+INSTANTIATE_TEST_SUITE_P(Plain, LoadDamageTest, testing::Values(-1));
+INSTANTIATE_TEST_SUITE_P(Coded, LoadDamageTest, testing::Values(0));
 
 }  // namespace
 }  // namespace holdfast::ckpt

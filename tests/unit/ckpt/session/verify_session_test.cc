@@ -13,8 +13,11 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using tests::SimStorage;
 
-class VerifySessionTest : public StartTest {
+class VerifySessionTest : public StartTest,
+                          public testing::WithParamInterface<int> {
  protected:
+  VerifySessionTest() : StartTest(GetParam()) {}
+
   VerifyOutcome Verify(const Manifest& manifest, bool hash) {
     SimStorage storage(disk_, {.process = 70});
     tests::SimClock clock;
@@ -38,20 +41,20 @@ class VerifySessionTest : public StartTest {
   }
 };
 
-TEST_F(VerifySessionTest, AWholeCheckpointIsReadToTheLastByte) {
+TEST_P(VerifySessionTest, AWholeCheckpointIsReadToTheLastByte) {
   const VerifyOutcome outcome = Verify(manifest_300_, /*hash=*/false);
   EXPECT_TRUE(outcome.status.ok()) << outcome.status;
   EXPECT_EQ(outcome.bytes_read, Bytes());
   EXPECT_THAT(outcome.item_digests, IsEmpty());
 }
 
-TEST_F(VerifySessionTest, DigestsFromTheBytesAreThoseOfTheManifest) {
+TEST_P(VerifySessionTest, DigestsFromTheBytesAreThoseOfTheManifest) {
   const VerifyOutcome outcome = Verify(manifest_300_, /*hash=*/true);
   EXPECT_TRUE(outcome.status.ok()) << outcome.status;
   EXPECT_EQ(outcome.item_digests, manifest_300_.item_digests);
 }
 
-TEST_F(VerifySessionTest, AnotherDigestInTheManifestIsNamed) {
+TEST_P(VerifySessionTest, AnotherDigestInTheManifestIsNamed) {
   Manifest manifest = manifest_300_;
   manifest.item_digests[5].low ^= 1;
   const VerifyOutcome outcome = Verify(manifest, /*hash=*/true);
@@ -61,7 +64,7 @@ TEST_F(VerifySessionTest, AnotherDigestInTheManifestIsNamed) {
               testing::HasSubstr(manifest.items[5].name));
 }
 
-TEST_F(VerifySessionTest, EveryDamagedPlaceIsReported) {
+TEST_P(VerifySessionTest, EveryDamagedPlaceIsReported) {
   disk_.FlipBit(Shard(k300, 0), 100, 0);
   disk_.FlipBit(Shard(k300, 3), 4096 + 5, 0);
   disk_.FlipBit(Shard(k300, 5), manifest_300_.files[5].bytes - 1, 0);
@@ -75,7 +78,7 @@ TEST_F(VerifySessionTest, EveryDamagedPlaceIsReported) {
   EXPECT_THAT(files, ElementsAre(0, 3, 5, 6, 7));
 }
 
-TEST_F(VerifySessionTest, NoFlippedBitAnywhereGoesUnseen) {
+TEST_P(VerifySessionTest, NoFlippedBitAnywhereGoesUnseen) {
   const std::string name = Shard(k300, 1);
   const uint64_t size = manifest_300_.files[1].bytes;
   for (uint64_t byte = 0; byte < size; byte += 509) {
@@ -85,6 +88,19 @@ TEST_F(VerifySessionTest, NoFlippedBitAnywhereGoesUnseen) {
   }
   EXPECT_TRUE(Verify(manifest_300_, /*hash=*/false).status.ok());
 }
+
+TEST_P(VerifySessionTest, ACodedCheckpointIsSmallerAndSaysSo) {
+  const bool coded = GetParam() >= 0;
+  EXPECT_EQ(manifest_300_.features_must.size(), coded ? 1 : 0);
+  for (const ShardFile& file : manifest_300_.files) {
+    EXPECT_EQ(file.coded(), coded);
+    const uint64_t plain = file.data_end() + file.index_bytes() + 4096;
+    EXPECT_EQ(file.bytes < plain, coded);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Plain, VerifySessionTest, testing::Values(-1));
+INSTANTIATE_TEST_SUITE_P(Coded, VerifySessionTest, testing::Values(0));
 
 }  // namespace
 }  // namespace holdfast::ckpt
