@@ -20,6 +20,9 @@
 namespace holdfast::ckpt {
 namespace {
 
+// More than the 8 MiB that unprivileged processes may lock by default.
+constexpr size_t kRegisteredBytes = size_t{64} << 20;
+
 std::string TempName(std::string_view use) {
   return absl::StrFormat("%sprobe.%d.%s", kTempPrefix, ::getpid(), use);
 }
@@ -72,6 +75,8 @@ absl::StatusOr<StorageProbe> ProbeStorage(const std::string& dir) {
 
   StorageProbe probe;
   probe.io_uring = ProbeUring();
+  AlignedBuffer buffer(kRegisteredBytes);
+  probe.registered_buffers = ProbeRegisteredBuffers(buffer.span());
   probe.direct_io = ProbeDirectIo(root.get());
   probe.directory_sync =
       FromErrno(::fsync(root.get()) == 0, "sync directory", dir);

@@ -17,6 +17,7 @@ namespace holdfast::ckpt {
 struct StorageProbe {
   absl::Status io_uring;
   absl::Status direct_io;
+  absl::Status registered_buffers;  // 64 MiB of them.
   absl::Status directory_sync;
   absl::Status exclusive_create;
   absl::Status hard_link;         // PutIfAbsent by link(2).

@@ -372,6 +372,18 @@ absl::StatusOr<std::unique_ptr<Storage>> OpenUringStorage(
   return std::make_unique<UringStorage>(std::move(tree), options, ring);
 }
 
+absl::Status ProbeRegisteredBuffers(std::span<std::byte> memory) {
+  io_uring ring;
+  HF_RETURN_IF_ERROR(InitRing(1, &ring));
+  const iovec buffer = {memory.data(), memory.size()};
+  const int result = io_uring_register_buffers(&ring, &buffer, 1);
+  io_uring_queue_exit(&ring);
+  if (result >= 0) return absl::OkStatus();
+  return ErrnoStatus(
+      -result, "register",
+      absl::StrFormat("%d bytes of memory with io_uring", memory.size()));
+}
+
 absl::Status ProbeUring() {
   io_uring ring;
   HF_RETURN_IF_ERROR(InitRing(1, &ring));

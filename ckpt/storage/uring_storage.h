@@ -18,8 +18,10 @@
 #ifndef HOLDFAST_CKPT_STORAGE_URING_STORAGE_H_
 #define HOLDFAST_CKPT_STORAGE_URING_STORAGE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "absl/status/status.h"
@@ -45,6 +47,10 @@ absl::StatusOr<std::unique_ptr<Storage>> OpenUringStorage(
 
 // Why OpenUringStorage would refuse here, or OK.
 absl::Status ProbeUring();
+
+// Whether io_uring takes this memory as a registered buffer, as saves and loads
+// want. kResourceExhausted: `ulimit -l` is too low for it.
+absl::Status ProbeRegisteredBuffers(std::span<std::byte> memory);
 
 }  // namespace holdfast::ckpt
 

@@ -69,6 +69,15 @@ struct PlanOptions {
 };
 int RunPlan(const PlanOptions& options);
 
+// What a directory is good for.
+struct DoctorOptions {
+  std::string dir;
+  int seconds = 2;          // for both directions together
+  uint32_t mib_max = 1024;  // written at most, and given back
+  bool json = false;
+};
+int RunDoctor(const DoctorOptions& options);
+
 }  // namespace holdfast::tools
 
 #endif  // HOLDFAST_TOOLS_HOLDFAST_COMMANDS_H_

@@ -227,6 +227,34 @@ Command AddDrill(CLI::App& app) {
   return MakeCommand(parser, options, &RunDrills);
 }
 
+Command AddDoctor(CLI::App& app) {
+  auto options = std::make_shared<DoctorOptions>();
+  CLI::App* parser = app.add_subcommand(
+      "doctor", "what a directory is good for, before anyone relies on it");
+  parser
+      ->add_option("--dir", options->dir,
+                   "an existing directory, where runs would be kept")
+      ->type_name("DIR")
+      ->required();
+  parser
+      ->add_option("--seconds", options->seconds,
+                   "for measuring its raw speed; the default is 2")
+      ->check(CLI::Range(1, 600).description(""))
+      ->type_name("S");
+  parser
+      ->add_option("--mib", options->mib_max,
+                   "written at most, and given back; the default is 1024")
+      ->check(CLI::Range(32, 1 << 20).description(""))
+      ->type_name("N");
+  AddJson(parser, options->json);
+  parser->footer(
+      "Exit: 0 checkpoints can be kept there, 74 it cannot be written to, 78 "
+      "something\nthat saves need is missing.\n"
+      "Example:\n"
+      "  holdfast doctor --dir /scratch/runs");
+  return MakeCommand(parser, options, &RunDoctor);
+}
+
 int Main(int argc, char** argv) {
   std::vector<std::string> rest;
   if (argc > 1 && std::string(argv[1]) == "launch") {
@@ -253,6 +281,7 @@ int Main(int argc, char** argv) {
                             AddPlan(app),
                             AddLaunch(app, rest),
                             AddDrill(app),
+                            AddDoctor(app),
                         },
                         argc, argv);
 }

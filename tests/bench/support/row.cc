@@ -2,9 +2,7 @@
 
 #include "tests/bench/support/row.h"
 
-#include <linux/magic.h>
 #include <sys/utsname.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -12,6 +10,7 @@
 #include <fstream>
 
 #include "absl/strings/str_format.h"
+#include "ckpt/storage/file_system.h"
 
 namespace holdfast::bench {
 namespace {
@@ -94,24 +93,8 @@ void Row::Print() const {
 }
 
 std::string FileSystemOf(const std::string& path) {
-  struct statfs system {};
-  if (::statfs(path.c_str(), &system) != 0) return "unknown";
-  switch (static_cast<unsigned long>(system.f_type)) {
-    case EXT4_SUPER_MAGIC:
-      return "ext4";
-    case TMPFS_MAGIC:
-      return "tmpfs";
-    case 0x58465342:
-      return "xfs";
-    case BTRFS_SUPER_MAGIC:
-      return "btrfs";
-    case OVERLAYFS_SUPER_MAGIC:
-      return "overlay";
-    case NFS_SUPER_MAGIC:
-      return "nfs";
-    default:
-      return absl::StrFormat("0x%x", system.f_type);
-  }
+  const auto info = ckpt::LookAtFileSystem(path);
+  return info.ok() ? info->type : "unknown";
 }
 
 }  // namespace holdfast::bench

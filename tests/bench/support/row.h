@@ -48,7 +48,7 @@ class Row {
   nlohmann::ordered_json json_;
 };
 
-// "ext4", "tmpfs", "xfs", "0x12345678": of the file system that holds `path`.
+// "ext4", "tmpfs", ...: of the file system that holds `path`.
 std::string FileSystemOf(const std::string& path);
 
 }  // namespace holdfast::bench
