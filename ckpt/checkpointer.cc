@@ -307,12 +307,11 @@ absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Open(
   return checkpointer;
 }
 
-absl::StatusOr<double> MeasureRawWrite(const std::string& dir) {
+absl::StatusOr<RawDevice> MeasureRawDevice(const std::string& dir) {
   RawSpeedOptions options;
   options.bytes_max = uint64_t{64} << 20;
-  options.read = false;
   HF_ASSIGN_OR_RETURN(const RawSpeed speed, MeasureRawSpeed(dir, options));
-  return speed.write_bytes_per_s;
+  return RawDevice{speed.write_bytes_per_s, speed.read_bytes_per_s};
 }
 
 }  // namespace holdfast::ckpt

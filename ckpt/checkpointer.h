@@ -76,8 +76,9 @@ struct CheckpointerOptions {
   // for none.
   std::string fault_spec;
 
-  // What MeasureRawWrite said, for reports on rank 0. 0: unknown.
+  // What MeasureRawDevice said, for reports on rank 0. 0: unknown.
   double raw_write_bytes_per_s = 0;
+  double raw_read_bytes_per_s = 0;
 
   // Debugging, each at a cost. Protect: pages of a save in flight are read-only
   // until FenceWrite frees them, so a store without the fence dies by SIGSEGV.
@@ -136,7 +137,11 @@ struct LoadReport {
   uint32_t incarnation = 0;  // this job's number in the run
   RunId run_id{};
   uint64_t bytes_read = 0;  // by this rank
-  double seconds = 0;
+  double seconds = 0;       // of this rank's reading; 0 when fresh
+  double bytes_per_s = 0;   // bytes_read / seconds
+  // bytes_per_s as a share of raw_read_bytes_per_s, 0: unknown. Ranks that read
+  // from one device at the same time share it: their sum is the device's.
+  double raw_share = 0;
   std::vector<SteppedOver> stepped_over;
 };
 
@@ -183,10 +188,16 @@ struct SaveCounters {
   int64_t last_durable_step = -1;  // -1: none, loaded ones included
 };
 
-// Bytes a second that a plain loop writes into `dir`, sync included, measured
-// now in about half a second with up to 64 MiB that are removed again. For one
-// rank, while the others do not write.
-absl::StatusOr<double> MeasureRawWrite(const std::string& dir);
+// What a plain loop moves, in bytes a second.
+struct RawDevice {
+  double write_bytes_per_s = 0;  // its sync included
+  // 0: unknown, since the file system refuses O_DIRECT and only its cache would
+  // be measured.
+  double read_bytes_per_s = 0;
+};
+// Of `dir`, measured now in less than a second with up to 64 MiB that are
+// removed again. For one rank, while the others move nothing.
+absl::StatusOr<RawDevice> MeasureRawDevice(const std::string& dir);
 
 class Checkpointer {
  public:

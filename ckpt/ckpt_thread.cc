@@ -292,6 +292,12 @@ void CkptThread::ReportLoad(const OwnerResult& result) {
   report.run_id = result.run_id;
   report.bytes_read = result.bytes_read;
   report.seconds = result.load_seconds;
+  if (report.seconds > 0) {
+    report.bytes_per_s = report.bytes_read / report.seconds;
+  }
+  if (options_.raw_read_bytes_per_s > 0) {
+    report.raw_share = report.bytes_per_s / options_.raw_read_bytes_per_s;
+  }
   if (result.loaded.has_value()) {
     report.loaded = true;
     report.from_init = result.loaded->from_init;

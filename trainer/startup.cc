@@ -213,10 +213,12 @@ absl::Status OpenCheckpointer(TrainRun& run, TrainEnv& env) {
   }
   options.fault_spec = run.options.fault_spec;
   if (env.world->rank() == 0 && env.measure_speeds) {
-    const absl::StatusOr<double> raw =
-        ckpt::MeasureRawWrite(run.options.run_dir);
+    const absl::StatusOr<ckpt::RawDevice> raw =
+        ckpt::MeasureRawDevice(run.options.run_dir);
     if (raw.ok()) {
-      options.raw_write_bytes_per_s = *raw;
+      options.raw_write_bytes_per_s = raw->write_bytes_per_s;
+      options.raw_read_bytes_per_s = raw->read_bytes_per_s;
+      run.loading.raw_read_bytes_per_s = raw->read_bytes_per_s;
     } else if (absl::IsPermissionDenied(raw.status())) {
       return raw.status();
     } else {
@@ -368,6 +370,17 @@ absl::Status RefuseWithoutProgress(const TrainRun& run) {
       starts, run.options.run_dir, run.state.step, kAcceptNoProgress));
 }
 
+// What all ranks have read, and how long the slowest took. Collective.
+absl::Status SumUpLoad(TrainRun& run, Collectives& world) {
+  int64_t bytes = static_cast<int64_t>(run.load.bytes_read);
+  int64_t microseconds = static_cast<int64_t>(run.load.seconds * 1e6);
+  HF_RETURN_IF_ERROR(world.AllReduceSum(std::span<int64_t>(&bytes, 1)));
+  HF_RETURN_IF_ERROR(world.AllReduceMax(std::span<int64_t>(&microseconds, 1)));
+  run.loading.bytes_total = bytes;
+  run.loading.seconds = static_cast<double>(microseconds) / 1e6;
+  return absl::OkStatus();
+}
+
 void SayWhereWeStart(const TrainRun& run) {
   for (const ckpt::SteppedOver& over : run.load.stepped_over) {
     // The checkpoint layer has said so on the terminal, before this log was
@@ -375,12 +388,22 @@ void SayWhereWeStart(const TrainRun& run) {
     HF_LOG_DEBUG("stepped over %s: %s", ckpt::ToString(over.id), over.reason);
   }
   if (run.load.loaded) {
+    const LoadFigures& loading = run.loading;
+    std::string speed;
+    if (loading.seconds > 0) {
+      speed = absl::StrFormat(", %.2f GB/s",
+                              loading.bytes_total / loading.seconds / 1e9);
+    }
+    if (loading.raw_share() > 0) {
+      absl::StrAppendFormat(&speed, ", %.0f %% of the raw device",
+                            100 * loading.raw_share());
+    }
     HF_LOG_INFO(
-        "%s %s of layout %s as layout %s: step %d, %.1f MB a rank in %.2f s",
+        "%s %s of layout %s as layout %s: step %d, %.1f MB read in %.2f s%s",
         run.load.from_init ? "initialised from" : "resumed",
         ckpt::ToString(run.load.id), run.load.layout_from,
-        run.layout->description(), run.load.step, run.load.bytes_read / 1e6,
-        run.load.seconds);
+        run.layout->description(), run.load.step, loading.bytes_total / 1e6,
+        loading.seconds, speed);
   } else {
     HF_LOG_INFO("fresh start, layout %s, seed %d", run.layout->description(),
                 run.config.train.seed);
@@ -523,6 +546,7 @@ absl::StatusOr<std::unique_ptr<TrainRun>> StartRun(const TrainOptions& options,
       run->checkpointer->ClaimAndLoad(*request);
   HF_RETURN_IF_ERROR(Agree(world, load.status(), "taking the run and loading"));
   run->load = *std::move(load);
+  HF_RETURN_IF_ERROR(SumUpLoad(*run, world));
   if (env.on_claimed) env.on_claimed(run->load.incarnation);
   HF_RETURN_IF_ERROR(
       Agree(world, SetState(*run, data, numerics), "setting the state"));
@@ -554,7 +578,9 @@ absl::StatusOr<std::unique_ptr<TrainRun>> StartRun(const TrainOptions& options,
                   {"world", world.size()},
                   {"resumed", run->load.loaded},
                   {"layout_from", run->load.layout_from},
-                  {"load_seconds", run->load.seconds}}));
+                  {"load_seconds", run->loading.seconds},
+                  {"load_bytes", run->loading.bytes_total},
+                  {"load_raw_share", run->loading.raw_share()}}));
     for (const ckpt::SteppedOver& over : run->load.stepped_over) {
       HF_RETURN_IF_ERROR(run->records->WriteJournal(
           "step_back", {{"step", over.id.step},

@@ -29,6 +29,21 @@
 
 namespace holdfast::trainer {
 
+// What loading took, over all ranks.
+struct LoadFigures {
+  int64_t bytes_total = 0;
+  double seconds = 0;               // of the rank that took longest
+  double raw_read_bytes_per_s = 0;  // rank 0 only; 0: unknown
+
+  // 0: unknown. With several hosts it can exceed 1.
+  double raw_share() const {
+    return seconds > 0 && raw_read_bytes_per_s > 0
+               ? static_cast<double>(bytes_total) / seconds /
+                     raw_read_bytes_per_s
+               : 0;
+  }
+};
+
 // A run that is ready for its first step. Members are destroyed last to first.
 struct TrainRun {
   TrainRun() = default;
@@ -50,6 +65,7 @@ struct TrainRun {
   std::unique_ptr<ckpt::Checkpointer> checkpointer;
   std::unique_ptr<RunRecords> records;  // rank 0 only
   ckpt::LoadReport load;
+  LoadFigures loading;
   ResumeState state;
   double matmul_flops = 0;        // of all ranks together
   int64_t memory_base_bytes = 0;  // resident before the state was allocated

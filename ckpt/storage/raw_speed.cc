@@ -3,6 +3,7 @@
 #include "ckpt/storage/raw_speed.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -118,6 +119,44 @@ absl::StatusOr<RawSpeed> MeasureRawSpeed(const std::string& dir,
   speed.read_bytes_per_s = static_cast<double>(read) /
                            absl::ToDoubleSeconds(clock.Monotonic() - begin);
   return speed;
+}
+
+absl::StatusOr<double> MeasureRawRead(const std::string& path,
+                                      const RawSpeedOptions& options,
+                                      const Clock& clock) {
+  const Fd file(::open(path.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC));
+  if (!file.valid()) {
+    if (errno == EINVAL) {
+      return absl::UnimplementedError(
+          absl::StrFormat("read %s past the page cache: refused here", path));
+    }
+    return ErrnoStatus(errno, "open", path);
+  }
+  struct stat st = {};
+  if (::fstat(file.get(), &st) != 0) return ErrnoStatus(errno, "look at", path);
+  const size_t block = options.block_bytes;
+  const uint64_t size =
+      std::min(static_cast<uint64_t>(st.st_size), options.bytes_max) / block *
+      block;
+  if (size == 0) {
+    return absl::OutOfRangeError(absl::StrFormat(
+        "read %s: it has %d bytes, a block is %d", path, st.st_size, block));
+  }
+  const bool uring = ProbeUring().ok();
+  AlignedBuffer memory(block * options.depth);
+  const absl::Duration begin = clock.Monotonic();
+  uint64_t done = 0;
+  do {
+    const uint64_t part = std::min<uint64_t>(memory.size(), size - done);
+    HF_RETURN_IF_ERROR(uring ? RawUringTransfer(file.get(), /*is_write=*/false,
+                                                memory.span(), done, part,
+                                                block, options.depth)
+                             : PlainTransfer(file.get(), /*is_write=*/false,
+                                             memory.span(), done, part, block));
+    done += part;
+  } while (done < size && clock.Monotonic() - begin < options.time_max);
+  return static_cast<double>(done) /
+         absl::ToDoubleSeconds(clock.Monotonic() - begin);
 }
 
 }  // namespace holdfast::ckpt

@@ -42,6 +42,14 @@ absl::StatusOr<RawSpeed> MeasureRawSpeed(const std::string& dir,
                                          const RawSpeedOptions& options = {},
                                          const Clock& clock = RealClock());
 
+// Bytes a second of a file that is there, read from its beginning past the page
+// cache for time_max and up to bytes_max: what a load of it may be compared
+// with. Writes nothing. kUnimplemented: the file system refuses O_DIRECT;
+// kOutOfRange: the file has less than one block.
+absl::StatusOr<double> MeasureRawRead(const std::string& path,
+                                      const RawSpeedOptions& options = {},
+                                      const Clock& clock = RealClock());
+
 }  // namespace holdfast::ckpt
 
 #endif  // HOLDFAST_CKPT_STORAGE_RAW_SPEED_H_

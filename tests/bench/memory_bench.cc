@@ -151,8 +151,9 @@ void MeasureExtra(const std::string& dir, int64_t mib) {
     Peak peak;
     auto checkpointer = Open(
         run, layout, memory,
-        late_ms == 0 ? ""
-                     : absl::StrFormat("op=write,do=delay,ms=%d", late_ms));
+        late_ms == 0
+            ? ""
+            : absl::StrFormat("match=shard,op=write,do=delay,ms=%d", late_ms));
     arena = static_cast<double>(checkpointer->arena_bytes());
     int committed = 0;
     double copied = 0;

@@ -32,8 +32,8 @@ struct VerifyOptions {
   std::string checkpoint;
   bool hash = false;
   bool json = false;
-  bool raw_speed = false;  // measure the disk too, to compare with
-  int readers = 8;         // reads in flight
+  bool raw_speed = true;  // measure the disk too, to compare with
+  int readers = 8;        // reads in flight
 };
 int RunVerify(const VerifyOptions& options);
 

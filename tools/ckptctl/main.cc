@@ -73,9 +73,10 @@ Command AddVerify(CLI::App& app) {
   parser->add_flag("--hash", options->hash,
                    "also compute the logical digests from the bytes and "
                    "compare them with the manifest's");
-  parser->add_flag("--raw-speed", options->raw_speed,
-                   "first measure what the disk itself reads, with a file of "
-                   "256 MiB that is removed again");
+  parser->add_flag(
+      "--raw-speed,!--no-raw-speed", options->raw_speed,
+      "first read for half a second of the largest file in a plain "
+      "loop, to compare with (the default)");
   AddReaders(parser, options->readers);
   AddJson(parser, options->json);
   return MakeCommand(parser, options, &RunVerify);

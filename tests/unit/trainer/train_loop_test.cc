@@ -265,7 +265,7 @@ TEST(TrainLoopTest, ASaveAskedForDuringASaveIsMadeAfterIt) {
   job.Set("train.steps=40");
   job.Set("checkpoint.interval=0");
   // The first save takes longer than a few steps.
-  job.options.fault_spec = "op=write,do=delay,ms=100,lasting=no";
+  job.options.fault_spec = "match=shard,op=write,do=delay,ms=100,lasting=no";
   SaveRequest request;
   request.Install(job, 3);
   std::atomic<int> asked_again = 0;
@@ -292,7 +292,8 @@ TEST(TrainLoopTest, AFullDiskEndsTheRunAfterThreeSavesAndLeavesTheOldOne) {
   EXPECT_THAT(job.Run(), AllEndWith(kExitSavedRestart));
 
   job.signals = nullptr;
-  job.options.fault_spec = "rank=1,op=write,do=fail,error=ENOSPC,lasting=yes";
+  job.options.fault_spec =
+      "rank=1,match=shard,op=write,do=fail,error=ENOSPC,lasting=yes";
   const auto outcomes = job.Run();
   EXPECT_THAT(outcomes, AllEndWith(kExitIo));
   EXPECT_THAT(outcomes[0].message, HasSubstr("3 saves in a row"));
@@ -331,7 +332,7 @@ TEST(TrainLoopTest, AJobThatLostItsRunStopsForAPerson) {
 TEST(TrainLoopTest, OneFailedSaveStopsNobody) {
   TrainJob job;
   job.mesh.dp = 2;
-  job.options.fault_spec = "rank=1,op=write,do=fail";
+  job.options.fault_spec = "rank=1,match=shard,op=write,do=fail";
   EXPECT_THAT(job.Run(), AllEndWith(kExitFinished));
   EXPECT_EQ(job.SavedSteps().back(), 6);
   EXPECT_LT(job.SavedSteps().size(), 3u);
@@ -340,7 +341,7 @@ TEST(TrainLoopTest, OneFailedSaveStopsNobody) {
 TEST(TrainLoopTest, ARunWhoseLastSaveFailsEndsWithIo) {
   TrainJob job;
   job.Set("checkpoint.interval=0");
-  job.options.fault_spec = "op=sync,do=fail,lasting=yes";
+  job.options.fault_spec = "match=shard,op=sync,do=fail,lasting=yes";
   const auto outcomes = job.Run();
   EXPECT_THAT(outcomes, AllEndWith(kExitIo));
   EXPECT_EQ(job.Status()["state"], "failed");
@@ -421,7 +422,7 @@ TEST(TrainLoopTest, NoWaitForASaveIsWithoutADeadline) {
   TrainJob job;
   job.Set("train.steps=1");
   job.Set("checkpoint.interval=0");
-  job.options.fault_spec = "op=write,do=delay,ms=100,lasting=no";
+  job.options.fault_spec = "match=shard,op=write,do=delay,ms=100,lasting=no";
   EXPECT_EQ(EndlessMoments(job), 0);
 }
 
@@ -442,7 +443,7 @@ TEST(TrainLoopTest, ASaveThatOutlastsTheGraceIsGivenUpWithAWord) {
   TrainJob job;
   job.Set("checkpoint.interval=0");
   job.Set("fault.grace_s=1");
-  job.options.fault_spec = "op=write,do=delay,ms=1500,lasting=no";
+  job.options.fault_spec = "match=shard,op=write,do=delay,ms=1500,lasting=no";
   LeaveAtLook(job, 3);
   const auto outcomes = job.Run();
   EXPECT_THAT(outcomes, AllEndWith(kExitIo));

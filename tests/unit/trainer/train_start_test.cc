@@ -188,7 +188,7 @@ TEST(TrainStartTest, GoingBackToAStepRepeatsItsBits) {
 
 // A start whose first steps fail in every save: it ends without a saved step.
 void CrashOnce(TrainJob& job) {
-  job.options.fault_spec = "op=write,do=fail,lasting=yes";
+  job.options.fault_spec = "match=shard,op=write,do=fail,lasting=yes";
   EXPECT_THAT(job.Run(), AllEndWith(kExitIo));
   job.options.fault_spec = "";
 }

@@ -4,6 +4,8 @@
 #include "ckpt/storage/raw_speed.h"
 
 #include <filesystem>
+#include <fstream>
+#include <string>
 
 #include "ckpt/storage/storage_probe.h"
 #include "gtest/gtest.h"
@@ -52,6 +54,39 @@ TEST(RawSpeedTest, StopsWhenItsTimeIsOver) {
 TEST(RawSpeedTest, SaysWhereItCouldNotWrite) {
   EXPECT_EQ(MeasureRawSpeed("/no/such/dir").status().code(),
             absl::StatusCode::kNotFound);
+}
+
+TEST(RawSpeedTest, AFileIsReadWithoutWritingAnything) {
+  const tests::TempDir dir;
+  const std::string path = dir.path() + "/file";
+  std::ofstream(path) << std::string((3 << 20) + 77, 'x');
+  const auto speed = MeasureRawRead(path, {.depth = 2});
+  if (absl::IsUnimplemented(speed.status())) {
+    GTEST_SKIP() << speed.status();
+  }
+  ASSERT_TRUE(speed.ok()) << speed.status();
+  EXPECT_GT(*speed, 0);
+  EXPECT_EQ(std::filesystem::file_size(path), (3 << 20) + 77);
+
+  EXPECT_EQ(MeasureRawRead(path, {.block_bytes = 4 << 20}).status().code(),
+            absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(MeasureRawRead(dir.path() + "/none").status().code(),
+            absl::StatusCode::kNotFound);
+}
+
+TEST(RawSpeedTest, AReadStopsWhenItsTimeIsOver) {
+  const tests::TempDir dir;
+  const std::string path = dir.path() + "/file";
+  std::ofstream(path) << std::string(64 * 65536, 'x');
+  const FastClock clock;
+  const auto speed =
+      MeasureRawRead(path, {.block_bytes = 65536, .depth = 4}, clock);
+  if (absl::IsUnimplemented(speed.status())) {
+    GTEST_SKIP() << speed.status();
+  }
+  ASSERT_TRUE(speed.ok()) << speed.status();
+  // One round of 4 blocks, and two looks at the clock after the first.
+  EXPECT_EQ(*speed, 4 * 65536 / 2.0);
 }
 
 }  // namespace
