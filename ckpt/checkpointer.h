@@ -137,6 +137,13 @@ struct LoadReport {
   uint32_t incarnation = 0;  // this job's number in the run
   RunId run_id{};
   uint64_t bytes_read = 0;  // by this rank
+  // By messages, from ranks that had read them for this one too.
+  uint64_t bytes_received = 0;
+  // Rank 0: read and received by the whole job, and what the checkpoint's files
+  // have of what was taken.
+  uint64_t job_bytes_read = 0;
+  uint64_t job_bytes_received = 0;
+  uint64_t bytes_stored = 0;
   double seconds = 0;       // of this rank's reading; 0 when fresh
   double bytes_per_s = 0;   // bytes_read / seconds
   // bytes_per_s as a share of raw_read_bytes_per_s, 0: unknown. Ranks that read

@@ -291,6 +291,10 @@ void CkptThread::ReportLoad(const OwnerResult& result) {
   report.incarnation = result.incarnation;
   report.run_id = result.run_id;
   report.bytes_read = result.bytes_read;
+  report.bytes_received = result.bytes_received;
+  report.job_bytes_read = result.job_bytes_read;
+  report.job_bytes_received = result.job_bytes_received;
+  report.bytes_stored = result.bytes_stored;
   report.seconds = result.load_seconds;
   if (report.seconds > 0) {
     report.bytes_per_s = report.bytes_read / report.seconds;

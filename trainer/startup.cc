@@ -399,11 +399,13 @@ void SayWhereWeStart(const TrainRun& run) {
                             100 * loading.raw_share());
     }
     HF_LOG_INFO(
-        "%s %s of layout %s as layout %s: step %d, %.1f MB read in %.2f s%s",
+        "%s %s of layout %s as layout %s: step %d, %.1f MB read, %.2f of what "
+        "is stored, %.1f MB passed on among the ranks, in %.2f s%s",
         run.load.from_init ? "initialised from" : "resumed",
         ckpt::ToString(run.load.id), run.load.layout_from,
         run.layout->description(), run.load.step, loading.bytes_total / 1e6,
-        loading.seconds, speed);
+        static_cast<double>(run.load.job_bytes_read) / run.load.bytes_stored,
+        run.load.job_bytes_received / 1e6, loading.seconds, speed);
   } else {
     HF_LOG_INFO("fresh start, layout %s, seed %d", run.layout->description(),
                 run.config.train.seed);
@@ -573,14 +575,18 @@ absl::StatusOr<std::unique_ptr<TrainRun>> StartRun(const TrainOptions& options,
                                         {"numerics", numerics},
                                         {"data", data}}));
     HF_RETURN_IF_ERROR(run->records->WriteJournal(
-        "start", {{"step", run->state.step},
-                  {"layout", run->layout->description()},
-                  {"world", world.size()},
-                  {"resumed", run->load.loaded},
-                  {"layout_from", run->load.layout_from},
-                  {"load_seconds", run->loading.seconds},
-                  {"load_bytes", run->loading.bytes_total},
-                  {"load_raw_share", run->loading.raw_share()}}));
+        "start",
+        {{"step", run->state.step},
+         {"layout", run->layout->description()},
+         {"world", world.size()},
+         {"resumed", run->load.loaded},
+         {"layout_from", run->load.layout_from},
+         {"load_seconds", run->loading.seconds},
+         {"load_bytes", run->loading.bytes_total},
+         {"load_bytes_stored", static_cast<int64_t>(run->load.bytes_stored)},
+         {"load_bytes_received",
+          static_cast<int64_t>(run->load.job_bytes_received)},
+         {"load_raw_share", run->loading.raw_share()}}));
     for (const ckpt::SteppedOver& over : run->load.stepped_over) {
       HF_RETURN_IF_ERROR(run->records->WriteJournal(
           "step_back", {{"step", over.id.step},

@@ -17,6 +17,23 @@ uint64_t EndInFile(const ReadStep& step) {
 
 }  // namespace
 
+void AddToReads(uint32_t number, const Unit& unit, uint64_t bytes_max,
+                std::vector<UnitRead>* reads) {
+  if (!reads->empty()) {
+    UnitRead& last = reads->back();
+    if (last.offset + last.bytes == unit.offset &&
+        last.bytes + unit.bytes <= bytes_max) {
+      last.bytes += unit.bytes;
+      ++last.unit_count;
+      return;
+    }
+  }
+  reads->push_back({.offset = unit.offset,
+                    .bytes = unit.bytes,
+                    .first_unit = number,
+                    .unit_count = 1});
+}
+
 Scatter::Scatter(const LoadPlan& plan) : steps_(plan.steps) {
   end_so_far_.reserve(steps_.size());
   for (const ReadStep& step : steps_) {
@@ -90,19 +107,7 @@ std::vector<UnitRead> Scatter::UnitsToRead(uint32_t file,
   for (uint32_t i = 0; i < units.size(); ++i) {
     const Unit& unit = units[i];
     if (!Wants(file, unit.offset, unit.offset + unit.bytes)) continue;
-    if (!reads.empty()) {
-      UnitRead& last = reads.back();
-      if (last.offset + last.bytes == unit.offset &&
-          last.bytes + unit.bytes <= bytes_max) {
-        last.bytes += unit.bytes;
-        ++last.unit_count;
-        continue;
-      }
-    }
-    reads.push_back({.offset = unit.offset,
-                     .bytes = unit.bytes,
-                     .first_unit = i,
-                     .unit_count = 1});
+    AddToReads(i, unit, bytes_max, &reads);
   }
   return reads;
 }

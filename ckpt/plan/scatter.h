@@ -28,6 +28,11 @@ struct UnitRead {
   friend bool operator==(const UnitRead&, const UnitRead&) = default;
 };
 
+// Appends unit `number` of an index to `reads`: to the last of them if it lies
+// right behind it and the two have at most `bytes_max`.
+void AddToReads(uint32_t number, const Unit& unit, uint64_t bytes_max,
+                std::vector<UnitRead>* reads);
+
 class Scatter {
  public:
   // `plan` outlives this and does not change.

@@ -11,6 +11,7 @@
 #include "ckpt/base/check.h"
 #include "ckpt/plan/load_plan.h"
 #include "ckpt/plan/scatter.h"
+#include "ckpt/plan/share_plan.h"
 
 namespace holdfast::ckpt {
 namespace {
@@ -90,7 +91,19 @@ struct Loader::State {
   const LoadTarget* const target;
   LoadPlan plan;
   std::optional<Scatter> scatter;
-  uint64_t bytes_put = 0;
+  uint64_t bytes_put = 0;  // of what this rank has read
+  bool cancelled = false;
+
+  std::optional<LoadSharing> sharing;
+  SharePlan share;
+  std::optional<SharedReads> reads;
+
+  uint64_t bytes_wanted() const {
+    return sharing ? share.own.bytes_wanted : plan.bytes_wanted;
+  }
+  uint64_t bytes_there() const {
+    return bytes_put + (sharing ? sharing->exchange->bytes_received() : 0);
+  }
   LoadOutcome outcome;
 };
 
@@ -113,14 +126,28 @@ Task<absl::Status> Loader::Run() {
   }
   outcome.bytes_read = state_->reader.bytes_read();
   outcome.bytes_placed = state_->reader.bytes_placed();
+  if (state_->sharing) {
+    outcome.bytes_received = state_->sharing->exchange->bytes_received();
+    outcome.bytes_sent = state_->sharing->exchange->bytes_sent();
+  }
   outcome.seconds = absl::ToDoubleSeconds(clock.Monotonic() - begin);
   co_return status;
 }
 
 Task<absl::Status> Loader::Load() {
   State& state = *state_;
-  const Manifest& manifest = *state.manifest;
-  auto planned = PlanLoad(manifest, *state.items, *state.wanted);
+  Task<absl::Status> load = state.sharing ? LoadShared() : LoadAlone();
+  const absl::Status loaded = co_await load;
+  if (!loaded.ok()) co_return loaded;
+  HF_CHECK(state.bytes_there() == state.bytes_wanted(),
+           "%d bytes came into place, %d were wanted", state.bytes_there(),
+           state.bytes_wanted());
+  co_return absl::OkStatus();
+}
+
+Task<absl::Status> Loader::LoadAlone() {
+  State& state = *state_;
+  auto planned = PlanLoad(*state.manifest, *state.items, *state.wanted);
   if (!planned.ok()) co_return planned.status();
   state.plan = *std::move(planned);
   state.outcome.bytes_wanted = state.plan.bytes_wanted;
@@ -145,17 +172,76 @@ Task<absl::Status> Loader::Load() {
   };
   const absl::Status read =
       co_await state.reader.Read(std::move(wants), std::move(sink));
-  if (!read.ok()) co_return read;
-  HF_CHECK(state.bytes_put == state.plan.bytes_wanted,
-           "%d bytes came into place, %d were wanted", state.bytes_put,
-           state.plan.bytes_wanted);
-  co_return absl::OkStatus();
+  co_return read;
 }
 
-void Loader::Cancel() { state_->reader.Cancel(); }
+Task<absl::Status> Loader::LoadShared() {
+  State& state = *state_;
+  Exchange& exchange = *state.sharing->exchange;
+  auto planned = PlanShare(*state.manifest, *state.items, state.sharing->world,
+                           state.sharing->self, state.sharing->wanted_by,
+                           state.sharing->plan);
+  if (!planned.ok()) co_return planned.status();
+  state.share = *std::move(planned);
+  state.outcome.bytes_wanted = state.share.own.bytes_wanted;
+  const SharedReads& reads = state.reads.emplace(state.share);
+  exchange.Begin(&state.share, &reads, state.target->regions());
+
+  std::vector<FileWant> wants;
+  for (const uint32_t file : reads.files()) {
+    FileWant::Pick pick = [&reads, file](std::span<const Unit> units,
+                                         uint64_t bytes_max) {
+      return reads.UnitsToRead(file, units, bytes_max);
+    };
+    FileWant::Place place = [&reads, &state, file](uint64_t offset,
+                                                   uint64_t size) {
+      return reads.own().PlaceOf(file, offset, size, state.target->regions());
+    };
+    wants.push_back({file, std::move(pick), std::move(place)});
+  }
+  UnitReader::Sink sink = [&state, &exchange](
+                              uint32_t file, uint64_t offset,
+                              std::span<const std::byte> bytes) {
+    state.bytes_put += state.reads->own().ScatterBytes(file, offset, bytes,
+                                                       state.target->regions());
+    exchange.Take(file, offset, bytes);
+  };
+  state.reader.SetGate([&exchange] { return exchange.has_room(); });
+  const absl::Status read =
+      co_await state.reader.Read(std::move(wants), std::move(sink));
+  if (!read.ok()) {
+    // Why the reading was cancelled.
+    const bool elsewhere = absl::IsAborted(read) && !exchange.status().ok();
+    co_return elsewhere ? exchange.status() : read;
+  }
+  exchange.EndReads();
+  Until settled([&state, &exchange] {
+    return !exchange.status().ok() || state.cancelled ||
+           (exchange.all_sent() &&
+            (exchange.all_ended() ||
+             state.bytes_there() == state.bytes_wanted()));
+  });
+  co_await settled;
+  if (!exchange.status().ok()) co_return exchange.status();
+  if (state.bytes_there() == state.bytes_wanted()) co_return absl::OkStatus();
+  if (state.cancelled) co_return absl::AbortedError("cancelled");
+  co_return absl::InternalError(absl::StrFormat(
+      "loading %s: all ranks have sent what they read, and %d of the %d wanted "
+      "bytes are there; do all ranks run the same program?",
+      ToString(state.manifest->id), state.bytes_there(), state.bytes_wanted()));
+}
+
+void Loader::Share(LoadSharing sharing) {
+  state_->sharing = std::move(sharing);
+}
+
+void Loader::Cancel() {
+  state_->cancelled = true;
+  state_->reader.Cancel();
+}
 
 LoadProgress Loader::progress() const {
-  return {state_->bytes_put, state_->plan.bytes_wanted};
+  return {state_->bytes_there(), state_->bytes_wanted()};
 }
 const LoadOutcome& Loader::outcome() const { return state_->outcome; }
 

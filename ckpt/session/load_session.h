@@ -9,6 +9,10 @@
 //   scatter   straight into the target; every wanted byte once. Large units
 //             that land in one piece are read to their place and not copied
 //
+// A rank of a job that shares (Share) reads its part of what the whole job
+// wants, sends the others what they want of it and waits for what it gets
+// (exchange.h).
+//
 // Nobody is asked and nothing is decided here: the session ends with an outcome
 // that the ranks then agree on (owner_session.h). Tools use it alone, on a
 // directory anywhere.
@@ -23,6 +27,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -33,6 +38,7 @@
 #include "absl/status/status.h"
 #include "ckpt/format/manifest.h"
 #include "ckpt/layout/holding.h"
+#include "ckpt/session/exchange.h"
 #include "ckpt/session/session.h"
 #include "ckpt/session/unit_reader.h"
 
@@ -67,12 +73,25 @@ struct LoadOutcome {
   uint64_t bytes_wanted = 0;
   uint64_t bytes_read = 0;    // from files, blocks around the data included
   uint64_t bytes_placed = 0;  // of these, read straight into the target
+  // By messages, from the ranks that read them; and to others.
+  uint64_t bytes_received = 0;
+  uint64_t bytes_sent = 0;
   double seconds = 0;
 };
 
 struct LoadProgress {
   uint64_t bytes_done = 0;   // of the units to be read
   uint64_t bytes_total = 0;  // 0: not planned yet
+};
+
+// How a rank of a job shares what it reads with the others.
+struct LoadSharing {
+  Exchange* exchange = nullptr;
+  ShareOptions plan;
+  int world = 1;
+  Rank self{};
+  // What each rank wants, in terms of the loader's items.
+  std::function<Holding(Rank)> wanted_by;
 };
 
 // The loading itself, as a Task on a caller's Io. All pointers outlive it.
@@ -85,6 +104,11 @@ class Loader {
          const LoadTarget* target, const UnitReaderOptions& options);
   ~Loader();
 
+  // Before Run: read each byte once in the whole job. All ranks of the job do,
+  // or none. The caller feeds and polls the exchange, and calls Cancel when its
+  // status is no longer OK.
+  void Share(LoadSharing sharing);
+
   // Once. Returns outcome().status; then no read is in flight.
   Task<absl::Status> Run();
   // Ends Run soon, with kAborted.
@@ -95,6 +119,8 @@ class Loader {
 
  private:
   Task<absl::Status> Load();
+  Task<absl::Status> LoadAlone();
+  Task<absl::Status> LoadShared();
   struct State;
   std::unique_ptr<State> state_;
 };

@@ -11,11 +11,17 @@
 namespace holdfast::ckpt {
 
 enum Phase : uint32_t {
-  // Claiming a run and agreeing on a checkpoint to load. attempt = 0.
+  // Claiming a run and agreeing on a checkpoint to load. attempt = 0 where
+  // nothing else is said.
   kPhaseHello = 1,   // rank -> 0: ready, run directory seen, fingerprint
   kPhaseChoice = 2,  // 0 -> all: incarnation, manifest bytes or "start fresh"
-  kPhaseLoadReport = 3,       // rank -> 0: loaded, damaged or failed, and where
-  kPhaseLoadVerdict = 4,      // 0 -> all: use it, step back, or stop
+  kPhaseLoadReport = 3,   // rank -> 0: loaded, damaged or failed, and where
+  kPhaseLoadVerdict = 4,  // 0 -> all: use it, step back, or stop
+  // During one try of a load, whose number is the attempt (exchange.h).
+  kPhasePiece = 5,       // reader -> receiver: bytes, or that there are no more
+  kPhasePieceTaken = 6,  // receiver -> reader: so many pieces are in place
+  kPhaseLoadStop = 7,    // 0 -> all: a rank has failed, do not wait for it
+  // Before the claim.
   kPhasePreflight = 8,        // 0 -> all: look at the run directory
   kPhasePreflightReport = 9,  // rank -> 0: what there was to see
   // One save. attempt >= 1; 0 in a kPhaseBegin that refuses. The bodies are in

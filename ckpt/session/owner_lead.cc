@@ -20,18 +20,21 @@ constexpr int kLooksMax = 16;
 constexpr int kPlansAPoll = 16;
 
 // The worst first: what a person must decide, then what another try may cure,
-// then what the checkpoint before may cure.
+// then what the checkpoint before may cure, then what another rank's failure
+// ended.
 int Severity(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kOk:
       return 0;
-    case absl::StatusCode::kDataLoss:
+    case absl::StatusCode::kAborted:
       return 1;
+    case absl::StatusCode::kDataLoss:
+      return 2;
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kNotFound:
-      return 2;
-    default:
       return 3;
+    default:
+      return 4;
   }
 }
 
@@ -112,6 +115,7 @@ Task<absl::StatusOr<ChoiceMessage>> OwnerSession::State::MakeChoice(
   message.run_id = result.run_id;
   message.incarnation = result.incarnation;
   message.round = round;
+  message.share = share;
   if (at) {
     message.source = ChoiceMessage::Source::kRun;
     message.dir = catalog.entries[catalog.line[*at]].dir;
@@ -245,6 +249,26 @@ Task<absl::Status> OwnerSession::State::Weigh(const ChoiceMessage* choice) {
                                          std::string(status.message())));
 }
 
+void OwnerSession::State::StopTry(int rank, const absl::Status& status) {
+  if (stopped && stopped->round == round) return;
+  StopMessage stop;
+  stop.round = round;
+  stop.status = absl::AbortedError(absl::StrFormat(
+      "ended since %s failed: %s", NameRank(rank), status.ToString()));
+  const std::vector<std::byte> body = Encode(stop);
+  for (int to = 1; to < env.group->size(); ++to) {
+    if (!reports[to]) Send(Rank{to}, kPhaseLoadStop, body);
+  }
+  OnStop(std::move(stop));
+}
+
+void OwnerSession::State::SumUp() {
+  for (const auto& report : reports) {
+    result.job_bytes_read += report->bytes_read;
+    result.job_bytes_received += report->bytes_received;
+  }
+}
+
 Task<absl::Status> OwnerSession::State::LoadAndDecide() {
   int tries = 0;
   while (true) {
@@ -255,6 +279,7 @@ Task<absl::Status> OwnerSession::State::LoadAndDecide() {
         position ? catalog.entries[catalog.line[*position]].id : CheckpointId();
     ++round;
     ++tries;
+    share = options.share && !share_fails && env.group->size() > 1;
     std::fill(reports.begin(), reports.end(), std::nullopt);
     absl::Status status;
     const auto message = co_await MakeChoice(position);
@@ -264,10 +289,17 @@ Task<absl::Status> OwnerSession::State::LoadAndDecide() {
       PassOn(body);
       ReportMessage own = co_await Load(&*message);
       reports[0] = std::move(own);
+      if (share && !reports[0]->status.ok()) StopTry(0, reports[0]->status);
       status = co_await WaitForReports(round);
       if (status.ok()) status = co_await Weigh(&*message);
     }
-    if (status.ok()) co_return status;
+    if (status.ok()) {
+      SumUp();
+      co_return status;
+    }
+    for (const auto& report : reports) {
+      share_fails |= report && report->exchange_failed;
+    }
     // A new owner moves directories away: that looks like damage, and is not.
     const absl::Status owner = co_await CheckOwner(&io, result.incarnation);
     if (absl::IsFailedPrecondition(owner)) co_return owner;
@@ -289,6 +321,10 @@ Task<absl::Status> OwnerSession::State::LoadAndDecide() {
         "try %d of %d to load failed, another follows in %s: %s", tries,
         options.load_tries, absl::FormatDuration(options.retry_wait),
         std::string(status.message())));
+    if (share && share_fails) {
+      result.notes.push_back(
+          "from here on each rank reads alone what it wants");
+    }
     const absl::Duration until = env.clock->Monotonic() + options.retry_wait;
     co_await UntilTime(env.clock, until);
   }

@@ -42,6 +42,7 @@ std::vector<std::byte> Encode(const ChoiceMessage& message) {
   writer.Fixed(message.incarnation);
   writer.Fixed(message.round);
   writer.Fixed(message.source);
+  writer.Fixed(static_cast<uint8_t>(message.share));
   writer.String(message.dir);
   writer.Varint(message.manifest.size());
   writer.Raw(message.manifest.data(), message.manifest.size());
@@ -59,6 +60,7 @@ absl::StatusOr<ChoiceMessage> DecodeChoice(std::span<const std::byte> body) {
     reader.Fail();
   }
   message.source = static_cast<ChoiceMessage::Source>(source);
+  message.share = reader.Fixed<uint8_t>() != 0;
   message.dir = reader.String();
   message.manifest.resize(reader.Count(1));
   reader.Raw(message.manifest.data(), message.manifest.size());
@@ -79,6 +81,9 @@ std::vector<std::byte> Encode(const ReportMessage& message) {
     writer.String(message.damage->what);
     writer.String(message.damage->item);
   }
+  writer.Fixed(static_cast<uint8_t>(message.exchange_failed));
+  writer.Fixed(message.bytes_read);
+  writer.Fixed(message.bytes_received);
   return writer.Take();
 }
 
@@ -97,7 +102,25 @@ absl::StatusOr<ReportMessage> DecodeReport(std::span<const std::byte> body) {
     damage.what = reader.String();
     damage.item = reader.String();
   }
+  message.exchange_failed = reader.Fixed<uint8_t>() != 0;
+  message.bytes_read = reader.Fixed<uint64_t>();
+  message.bytes_received = reader.Fixed<uint64_t>();
   return IfWhole(reader, std::move(message), "load report");
+}
+
+std::vector<std::byte> Encode(const StopMessage& message) {
+  Writer writer;
+  writer.Fixed(message.round);
+  PutStatus(writer, message.status);
+  return writer.Take();
+}
+
+absl::StatusOr<StopMessage> DecodeStop(std::span<const std::byte> body) {
+  Reader reader(body);
+  StopMessage message;
+  message.round = reader.Fixed<uint32_t>();
+  message.status = TakeStatus(reader);
+  return IfWhole(reader, std::move(message), "load stop");
 }
 
 std::vector<std::byte> Encode(const VerdictMessage& message) {

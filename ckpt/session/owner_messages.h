@@ -33,6 +33,7 @@ struct ChoiceMessage {
   uint32_t incarnation = 0;
   uint32_t round = 0;
   Source source = Source::kFresh;
+  bool share = false;  // each byte is read once by the whole job
   std::string dir;
   std::vector<std::byte> manifest;  // encoded; empty when fresh
 };
@@ -42,6 +43,16 @@ struct ReportMessage {
   uint32_t round = 0;
   absl::Status status;
   std::optional<UnitDamage> damage;  // with kDataLoss, where known
+  // What failed is the exchange among the ranks: try again without.
+  bool exchange_failed = false;
+  uint64_t bytes_read = 0;
+  uint64_t bytes_received = 0;  // from ranks that had read them
+};
+
+// kPhaseLoadStop, 0 -> all: a try is over, since a rank has failed.
+struct StopMessage {
+  uint32_t round = 0;
+  absl::Status status;
 };
 
 // kPhaseLoadVerdict, 0 -> all: the last word of a start.
@@ -53,12 +64,14 @@ struct VerdictMessage {
 std::vector<std::byte> Encode(const HelloMessage& message);
 std::vector<std::byte> Encode(const ChoiceMessage& message);
 std::vector<std::byte> Encode(const ReportMessage& message);
+std::vector<std::byte> Encode(const StopMessage& message);
 std::vector<std::byte> Encode(const VerdictMessage& message);
 
 // kInvalidArgument: not such a message (a rank of another build).
 absl::StatusOr<HelloMessage> DecodeHello(std::span<const std::byte> body);
 absl::StatusOr<ChoiceMessage> DecodeChoice(std::span<const std::byte> body);
 absl::StatusOr<ReportMessage> DecodeReport(std::span<const std::byte> body);
+absl::StatusOr<StopMessage> DecodeStop(std::span<const std::byte> body);
 absl::StatusOr<VerdictMessage> DecodeVerdict(std::span<const std::byte> body);
 
 }  // namespace holdfast::ckpt

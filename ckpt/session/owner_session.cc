@@ -21,27 +21,37 @@ constexpr absl::Duration kHangGrace = absl::Seconds(15);
 
 constexpr char kWeightKind[] = "weight";
 
-// What this rank wants, in terms of `items`.
-Holding Wanted(const JobLayout& layout, Rank rank,
-               const std::vector<ItemSpec>& items) {
-  Holding wanted = layout.WantedBy(rank);
-  const std::vector<ItemSpec>& all = layout.items();
-  if (items.size() == all.size()) return wanted;
-  std::vector<std::optional<ItemIndex>> index(all.size());
-  for (size_t i = 0, next = 0; i < all.size() && next < items.size(); ++i) {
-    if (all[i] == items[next]) index[i] = next++;
+// In the files, of all items or, where only those are `taken`, of the weights.
+uint64_t BytesStored(const Manifest& manifest, size_t taken) {
+  uint64_t bytes = 0;
+  for (const ShardFile& file : manifest.files) {
+    if (taken == manifest.items.size()) {
+      bytes += file.bytes;
+      continue;
+    }
+    for (const Chunk& chunk : file.chunks) {
+      if (manifest.items[chunk.item].kind == kWeightKind) {
+        bytes += chunk.bytes_stored;
+      }
+    }
   }
-  std::vector<Fragment> kept;
-  for (Fragment fragment : wanted.fragments) {
-    if (!index[fragment.item]) continue;
-    fragment.item = *index[fragment.item];
-    kept.push_back(fragment);
-  }
-  wanted.fragments = std::move(kept);
-  return wanted;
+  return bytes;
 }
 
 }  // namespace
+
+Holding OwnerSession::State::WantedBy(Rank rank) const {
+  Holding all = layout->WantedBy(rank);
+  if (items.size() == layout->items().size()) return all;
+  std::vector<Fragment> kept;
+  for (Fragment fragment : all.fragments) {
+    if (!item_index[fragment.item]) continue;
+    fragment.item = *item_index[fragment.item];
+    kept.push_back(fragment);
+  }
+  all.fragments = std::move(kept);
+  return all;
+}
 
 OwnerSession::State::State(const SessionEnv& env, const JobLayout* layout,
                            const LoadTarget* target, OwnerOptions options_in)
@@ -117,8 +127,20 @@ void OwnerSession::State::Receive(const Message& message) {
     case kPhaseLoadReport: {
       auto report = DecodeReport(message.body);
       if (!report.ok()) return garble(report.status());
-      if (report->round == round) reports[from] = *std::move(report);
+      if (report->round != round) return;
+      reports[from] = *std::move(report);
+      if (share && !reports[from]->status.ok()) {
+        StopTry(from, reports[from]->status);
+      }
       return;
+    }
+    case kPhasePiece:
+    case kPhasePieceTaken:
+      return ReceivePiece(message);
+    case kPhaseLoadStop: {
+      auto stop = DecodeStop(message.body);
+      if (!stop.ok()) return garble(stop.status());
+      return OnStop(*std::move(stop));
     }
     default: {
       auto decoded = DecodeVerdict(message.body);
@@ -131,13 +153,44 @@ void OwnerSession::State::Receive(const Message& message) {
   }
 }
 
+void OwnerSession::State::ReceivePiece(const Message& message) {
+  const uint32_t of_round = message.tag.attempt;
+  if (exchange && exchange->tag().attempt == of_round &&
+      exchange->tag().incarnation == message.tag.incarnation) {
+    exchange->OnMessage(message);
+  } else if (of_round > round_seen) {
+    // Its sender has heard of this try already. It sends little before we
+    // answer.
+    early_pieces.push_back(message);
+  }
+}
+
+void OwnerSession::State::StartExchange(const ChoiceMessage& choice) {
+  ExchangeOptions how = options.exchange;
+  how.silence = std::min(how.silence, options.load_timeout / 5);
+  exchange.emplace(env.group, env.clock,
+                   MessageTag{choice.incarnation, choice.round, 0}, how);
+}
+
+void OwnerSession::State::OnStop(StopMessage stop) {
+  if (exchange && exchange->tag().attempt == stop.round) {
+    exchange->Fail(stop.status);
+    if (loader != nullptr) loader->Cancel();
+  }
+  stopped = std::move(stop);
+}
+
 absl::Status OwnerSession::State::Agree(const Manifest& manifest,
                                         ChoiceMessage::Source source) {
   const bool subset =
       source == ChoiceMessage::Source::kInit && options.init_weights_only;
   items.clear();
-  for (const ItemSpec& item : layout->items()) {
-    if (!subset || item.kind == kWeightKind) items.push_back(item);
+  item_index.assign(layout->items().size(), std::nullopt);
+  for (size_t i = 0; i < layout->items().size(); ++i) {
+    const ItemSpec& item = layout->items()[i];
+    if (subset && item.kind != kWeightKind) continue;
+    item_index[i] = static_cast<ItemIndex>(items.size());
+    items.push_back(item);
   }
   const absl::Status match = MatchItems(
       manifest, items, subset ? ItemMatch::kSubset : ItemMatch::kExact);
@@ -180,6 +233,12 @@ Task<absl::Status> OwnerSession::State::SeeTheRun(RunId run_id) {
 Task<ReportMessage> OwnerSession::State::Load(const ChoiceMessage* choice) {
   ReportMessage report;
   report.round = choice->round;
+  round_seen = choice->round;
+  exchange.reset();
+  if (choice->share) StartExchange(*choice);
+  for (const Message& message : std::exchange(early_pieces, {})) {
+    ReceivePiece(message);
+  }
   result.run_id = choice->run_id;
   result.incarnation = choice->incarnation;
   result.loaded.reset();
@@ -198,17 +257,35 @@ Task<ReportMessage> OwnerSession::State::Load(const ChoiceMessage* choice) {
   if (!manifest.ok()) co_return report;
   report.status = Agree(*manifest, choice->source);
   if (!report.status.ok()) co_return report;
-  wanted = Wanted(*layout, env.group->rank(), items);
+  if (stopped && stopped->round == choice->round) {
+    report.status = stopped->status;
+    co_return report;
+  }
+  wanted = WantedBy(env.group->rank());
+  result.bytes_stored = BytesStored(*manifest, items.size());
 
   loader =
       std::make_unique<Loader>(&IoOf(choice->source), choice->dir, &*manifest,
                                &items, &wanted, target, options.reader);
+  if (exchange) {
+    loader->Share({.exchange = &*exchange,
+                   .plan = options.exchange.plan,
+                   .world = env.group->size(),
+                   .self = env.group->rank(),
+                   .wanted_by = [this](Rank rank) { return WantedBy(rank); }});
+  }
   report.status = co_await loader->Run();
   const LoadOutcome outcome = loader->outcome();
   loader.reset();
   report.damage = outcome.damage;
+  report.exchange_failed = exchange && exchange->at_fault();
+  report.bytes_read = outcome.bytes_read;
+  report.bytes_received = outcome.bytes_received;
+  // What the loader lent to it is gone.
+  if (exchange) exchange->Fail(absl::AbortedError("the try is over"));
   result.bytes_wanted = outcome.bytes_wanted;
   result.bytes_read += outcome.bytes_read;
+  result.bytes_received += outcome.bytes_received;
   result.load_seconds += outcome.seconds;
   if (report.status.ok()) {
     result.loaded = LoadedCheckpoint{
@@ -310,7 +387,12 @@ bool OwnerSession::OnMessage(const Message& message) {
 
 void OwnerSession::Poll() {
   if (state_->hung) return;
-  if (state_->loader != nullptr && state_->late()) state_->loader->Cancel();
+  if (state_->exchange) state_->exchange->Poll();
+  if (state_->loader != nullptr &&
+      (state_->late() ||
+       (state_->exchange && !state_->exchange->status().ok()))) {
+    state_->loader->Cancel();
+  }
   state_->fiber.Poll();
   state_->GiveUpIfHung();
 }

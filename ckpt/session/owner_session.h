@@ -9,7 +9,7 @@
 //   claim the next incarnation (put-if-absent)
 //   adopt what counts: rename to ".oNNNN"
 //   choice: identity, directory, manifest   ->     see the same run?
-//   load its part                                  load its part
+//   load its part              <- pieces ->        load its part
 //   decide                                  <-     report
 //   verdict: use it, again, or the one before ->   ...
 //   seal (put-if-absent), tell              ->     done
@@ -23,6 +23,10 @@
 // it is the checkpoint's, and all ranks step back to the one before it on the
 // line, which the seal records; whole there, it is that rank's, and the load is
 // tried again, then stops with kUnavailable naming rank and host.
+//
+// A rank that fails is not waited for by those that it reads for: rank 0 tells
+// all ranks that the try is over. When it was the exchange of what is read that
+// failed, the next try is one in which each rank reads alone.
 //
 // Thread: the ckpt thread. Memory: a manifest, a load's.
 
@@ -102,6 +106,12 @@ struct OwnerOptions {
   int load_tries = 3;  // of one checkpoint that is unavailable
   absl::Duration retry_wait = absl::Seconds(2);
   UnitReaderOptions reader;
+  // Ranks send each other what they read, so that the whole job reads each byte
+  // once. Rank 0's word counts; `exchange` must be the same on all ranks.
+  bool share = true;
+  // Its `silence` is at most a fifth of load_timeout, so that a try without
+  // sharing can follow.
+  ExchangeOptions exchange;
 
   // Canary of the tests: choose without looking at the seal.
   bool canary_ignore_seal = false;
@@ -127,7 +137,13 @@ struct OwnerResult {
   std::vector<std::string> notes;  // loud lines for people, rank 0
   uint64_t bytes_wanted = 0;       // by this rank
   uint64_t bytes_read = 0;
+  uint64_t bytes_received = 0;  // from ranks that had read them
   double load_seconds = 0;
+  // What the checkpoint's files have of the items that were taken.
+  uint64_t bytes_stored = 0;
+  // Rank 0: the whole job, in the try that went well.
+  uint64_t job_bytes_read = 0;
+  uint64_t job_bytes_received = 0;
   // Rank 0: what retention starts from.
   OwnerSeal seal;
   std::map<CheckpointId, int64_t> committed_unix_ms;  // of the seal's line

@@ -15,6 +15,7 @@
 #include "ckpt/group/group.h"
 #include "ckpt/layout/holding.h"
 #include "ckpt/session/catalog.h"
+#include "ckpt/session/exchange.h"
 #include "ckpt/session/io.h"
 #include "ckpt/session/load_session.h"
 #include "ckpt/session/owner_choice.h"
@@ -38,8 +39,16 @@ struct OwnerSession::State {
   // Do the job and the checkpoint agree?
   absl::Status Agree(const Manifest& manifest, ChoiceMessage::Source source);
   HelloMessage OwnHello() const;
+  // What a rank wants, in terms of `items`.
+  Holding WantedBy(Rank rank) const;
   void Receive(const Message& message);
   void PassOn(std::span<const std::byte> choice);
+  // A message of an exchange: to the one that it belongs to, or kept for one
+  // that is to come.
+  void ReceivePiece(const Message& message);
+  void StartExchange(const ChoiceMessage& choice);
+  // The try `stop` means is over.
+  void OnStop(StopMessage stop);
   void Send(Rank to, uint32_t phase, std::span<const std::byte> body);
   Io& IoOf(ChoiceMessage::Source source) {
     return source == ChoiceMessage::Source::kInit ? *init_io : io;
@@ -64,6 +73,10 @@ struct OwnerSession::State {
   Task<absl::Status> LoadAndDecide();
   Task<absl::StatusOr<ChoiceMessage>> MakeChoice(std::optional<size_t> at);
   Task<absl::Status> WaitForReports(uint32_t round);
+  // Rank `rank` has failed in this round: nobody may wait for its pieces.
+  void StopTry(int rank, const absl::Status& status);
+  // The bytes of a try that went well.
+  void SumUp();
   // The reports of one round as one status; kDataLoss: the checkpoint's damage.
   Task<absl::Status> Weigh(const ChoiceMessage* choice);
   Task<absl::Status> Confirm(const ChoiceMessage* choice, int rank);
@@ -82,12 +95,18 @@ struct OwnerSession::State {
   const absl::Duration begin;
   absl::Duration deadline;
 
-  // What this rank wants of a load: all items, or those that init takes.
+  // What this rank wants of a load: all items, or those that init takes, and
+  // the latter's place among the former.
   std::vector<ItemSpec> items;
+  std::vector<std::optional<ItemIndex>> item_index;
   Holding wanted;
 
-  std::unique_ptr<Loader> loader;  // while a load runs
   std::optional<PreflightMessage> preflight;
+  std::unique_ptr<Loader> loader;      // while a load runs
+  uint32_t round_seen = 0;             // of the last try that began here
+  std::optional<Exchange> exchange;    // its, if it shares
+  std::vector<Message> early_pieces;   // of tries that are to come here
+  std::optional<StopMessage> stopped;  // the last that rank 0 has stopped
   std::optional<ChoiceMessage> choice;
   std::optional<VerdictMessage> verdict;
   absl::Status garbled;  // a message that no rank of this build sends
@@ -98,6 +117,8 @@ struct OwnerSession::State {
   std::vector<HelloMessage> hellos;
   std::vector<std::optional<PreflightReport>> preflight_reports;
   uint32_t round = 0;
+  bool share = false;        // this round
+  bool share_fails = false;  // in an earlier one
   std::vector<std::optional<ReportMessage>> reports;
   Catalog catalog;
   FoundDamaged damaged;
