@@ -144,7 +144,7 @@ class ThreadedCheckpointer final : public Checkpointer {
           "saving step %d: this job does not own the run", request.step));
     }
     CkptBox::Save save{false, request, clock_.Monotonic()};
-    const std::lock_guard lock(box_.lock);
+    std::unique_lock lock(box_.lock);
     if (box_.in_flight) {
       save.skip = true;
       box_.saves.push_back(std::move(save));
@@ -153,6 +153,12 @@ class ThreadedCheckpointer final : public Checkpointer {
       return absl::UnavailableError(absl::StrFormat(
           "saving step %d: skipped, the save before is still in flight",
           request.step));
+    }
+    if (request.prepare != nullptr) {
+      // Only this thread sets in_flight, so it stays false meanwhile.
+      lock.unlock();
+      request.prepare();
+      lock.lock();
     }
     fence_.Arm();
     box_.in_flight = true;

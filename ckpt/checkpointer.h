@@ -157,6 +157,10 @@ struct SaveRequest {
   // Kept in the manifest as they are; rank 0's count. Names that start with '.'
   // are facts of the save, outside the state's digest.
   std::map<std::string, std::string> attributes;
+  // Called by BeginSave once it is certain that this save begins, before the
+  // state is fixed: the time to bring regions up to date that are copies of
+  // other memory. No save is in flight then. Null: nothing to do.
+  std::function<void()> prepare = nullptr;
 };
 
 struct SaveReport {

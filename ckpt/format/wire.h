@@ -1,5 +1,6 @@
 // ckpt/format/wire.h: little-endian integers, varints and strings, written to
-// and read from bytes. For ckpt/format and the messages of ckpt/session.
+// and read from bytes. For ckpt/format, the messages of ckpt/session and those
+// of ckpt/c.
 //
 // A Reader never leaves its span: once something is missing or malformed it has
 // failed, gives zeros, and remembers where. Callers look at `ok()` when it

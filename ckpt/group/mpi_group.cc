@@ -13,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "ckpt/base/check.h"
 #include "ckpt/base/log.h"
+#include "ckpt/base/status_macros.h"
 
 // The C++ bindings of Open MPI 4 are deprecated and pull in another library.
 #define OMPI_SKIP_MPICXX 1
@@ -175,9 +176,7 @@ class MpiGroup final : public Group {
   std::deque<Transfer> receives_;
 };
 
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<Group>> OpenMpiGroup() {
+absl::StatusOr<std::unique_ptr<Group>> OpenOn(MPI_Comm communicator) {
   int level = MPI_THREAD_SINGLE;
   MPI_Query_thread(&level);
   if (level != MPI_THREAD_MULTIPLE) {
@@ -187,8 +186,8 @@ absl::StatusOr<std::unique_ptr<Group>> OpenMpiGroup() {
                         level, MPI_THREAD_MULTIPLE));
   }
   MPI_Comm made = MPI_COMM_NULL;
-  if (absl::Status status =
-          FromMpi(MPI_Comm_dup(MPI_COMM_WORLD, &made), "duplicating the world");
+  if (absl::Status status = FromMpi(MPI_Comm_dup(communicator, &made),
+                                    "duplicating the communicator");
       !status.ok()) {
     return status;
   }
@@ -217,6 +216,38 @@ absl::StatusOr<std::unique_ptr<Group>> OpenMpiGroup() {
     if (hosts.back().empty()) hosts.back() = "unknown-host";
   }
   return std::make_unique<MpiGroup>(made, rank, std::move(hosts));
+}
+
+absl::Status CheckStarted() {
+  int started = 0;
+  int ended = 0;
+  MPI_Initialized(&started);
+  MPI_Finalized(&ended);
+  if (started != 0 && ended == 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrFormat("checkpoint group: MPI %s; call MPI_Init_thread with "
+                      "MPI_THREAD_MULTIPLE first",
+                      started == 0 ? "has not been started" : "is finalized"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Group>> OpenMpiGroup() {
+  HF_RETURN_IF_ERROR(CheckStarted());
+  return OpenOn(MPI_COMM_WORLD);
+}
+
+absl::StatusOr<std::unique_ptr<Group>> OpenMpiGroup(int fortran_communicator) {
+  HF_RETURN_IF_ERROR(CheckStarted());
+  const MPI_Comm communicator =
+      MPI_Comm_f2c(static_cast<MPI_Fint>(fortran_communicator));
+  if (communicator == MPI_COMM_NULL) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("checkpoint group: %d is no communicator; give what "
+                        "MPI_Comm_c2f gives",
+                        fortran_communicator));
+  }
+  return OpenOn(communicator);
 }
 
 }  // namespace holdfast::ckpt

@@ -25,6 +25,10 @@ namespace holdfast::ckpt {
 // kFailedPrecondition: MPI was not started with MPI_THREAD_MULTIPLE.
 absl::StatusOr<std::unique_ptr<Group>> OpenMpiGroup();
 
+// The same over another communicator, as MPI_Comm_c2f gives it, so that callers
+// need no mpi.h. kInvalidArgument: it is none.
+absl::StatusOr<std::unique_ptr<Group>> OpenMpiGroup(int fortran_communicator);
+
 }  // namespace holdfast::ckpt
 
 #endif  // HOLDFAST_CKPT_GROUP_MPI_GROUP_H_

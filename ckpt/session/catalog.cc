@@ -216,4 +216,22 @@ bool CatalogSession::OnMessage(const Message&) { return false; }
 void CatalogSession::Poll() { fiber_.Poll(); }
 bool CatalogSession::done() const { return fiber_.done() && io_.idle(); }
 
+ManifestSession::ManifestSession(const SessionEnv& env, std::string dir)
+    : io_(env), dir_(std::move(dir)) {
+  fiber_.Start(Run());
+}
+
+Task<bool> ManifestSession::Run() {
+  auto manifest = co_await ReadManifest(&io_, dir_, &encoded_);
+  result_ = std::move(manifest);
+  co_return true;
+}
+
+void ManifestSession::OnCompletion(const Completion& completion) {
+  io_.OnCompletion(completion);
+}
+bool ManifestSession::OnMessage(const Message&) { return false; }
+void ManifestSession::Poll() { fiber_.Poll(); }
+bool ManifestSession::done() const { return fiber_.done() && io_.idle(); }
+
 }  // namespace holdfast::ckpt

@@ -126,6 +126,27 @@ Task<absl::StatusOr<Catalog>> ReadCatalog(Io* io);
 Task<absl::StatusOr<std::unique_ptr<Manifest>>> ReadManifest(
     Io* io, std::string dir, std::vector<std::byte>* encoded);
 
+// ReadManifest as a session, for tools and tests.
+class ManifestSession final : public Session {
+ public:
+  ManifestSession(const SessionEnv& env, std::string dir);
+  void OnCompletion(const Completion& completion) override;
+  bool OnMessage(const Message& message) override;
+  void Poll() override;
+  bool done() const override;
+  absl::StatusOr<std::unique_ptr<Manifest>>& result() { return result_; }
+  const std::vector<std::byte>& encoded() const { return encoded_; }
+
+ private:
+  Task<bool> Run();
+  Io io_;
+  const std::string dir_;
+  std::vector<std::byte> encoded_;
+  absl::StatusOr<std::unique_ptr<Manifest>> result_ =
+      absl::UnknownError("not read yet");
+  Fiber fiber_;
+};
+
 // The incarnation of the newest claim, 0 for none. An owner that finds a newer
 // one than its own has lost the run: it commits, deletes and renames nothing
 // more.

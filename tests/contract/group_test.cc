@@ -1,18 +1,22 @@
-// The contract of Group over threads and over the simulated network, and what
-// only these two promise about dead ranks, late and lost messages.
+// The contract of Group over threads, over sockets and over the simulated
+// network, and what only these promise about dead ranks, late and lost
+// messages.
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <tuple>
 #include <vector>
 
 #include "ckpt/group/inproc_group.h"
+#include "ckpt/group/local_group.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/contract/group_suite.h"
 #include "tests/support/sim_group.h"
+#include "tests/support/temp_dir.h"
 
 namespace holdfast::ckpt {
 namespace {
@@ -59,6 +63,20 @@ TEST_P(GroupTest, KeepsTheContractOverThreads) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
+TEST_P(GroupTest, KeepsTheContractOverSockets) {
+  const auto& [contract, ranks] = GetParam();
+  const auto run = contract.run;
+  tests::TempDir dir;
+  const absl::Status status = OnThreads(ranks, [&](int r) {
+    // Each opens when it gets there: the others wait for it.
+    const auto group = OpenLocalGroup(dir.path(), r, ranks);
+    if (!group.ok()) return group.status();
+    Party party{**group, [] { std::this_thread::yield(); }};
+    return run(party);
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
 // The network belongs to one thread. Here it belongs to whichever rank holds
 // the baton; letting go of it moves the clock.
 TEST_P(GroupTest, KeepsTheContractOverTheSimulatedNetwork) {
@@ -98,6 +116,45 @@ TEST(InprocGroupTest, SendingToARankThatIsGoneIsNotAnError) {
   groups[1].reset();
   groups[0]->Send(Rank{1}, {1, 1, 1}, {});
   EXPECT_FALSE(groups[0]->Poll().has_value());
+}
+
+TEST(LocalGroupTest, WaitsForARankThatStartsLaterAndNotForOneThatIsGone) {
+  tests::TempDir dir;
+  auto zero = OpenLocalGroup(dir.path(), 0, 2);
+  ASSERT_TRUE(zero.ok()) << zero.status();
+  (*zero)->Send(Rank{1}, {1, 1, 1}, {});
+  (*zero)->Send(Rank{1}, {1, 2, 1}, {});
+  auto one = OpenLocalGroup(dir.path(), 1, 2);
+  ASSERT_TRUE(one.ok()) << one.status();
+  for (uint32_t attempt = 1; attempt <= 2; ++attempt) {
+    std::optional<Message> message;
+    while (!message.has_value()) {
+      EXPECT_FALSE((*zero)->Poll().has_value());
+      message = (*one)->Poll();
+    }
+    EXPECT_EQ(message->tag.attempt, attempt);
+    EXPECT_EQ(message->from, Rank{0});
+  }
+  one->reset();
+  const std::vector<std::byte> body(1 << 20);
+  for (int i = 0; i < 3; ++i) (*zero)->Send(Rank{1}, {1, 3, 1}, body);
+  EXPECT_FALSE((*zero)->Poll().has_value());
+  // It starts again, as another process would: it hears nothing old.
+  one = OpenLocalGroup(dir.path(), 1, 2);
+  ASSERT_TRUE(one.ok()) << one.status();
+  EXPECT_FALSE((*zero)->Poll().has_value());
+  EXPECT_FALSE((*one)->Poll().has_value());
+}
+
+TEST(LocalGroupTest, RefusesWhatCannotBe) {
+  tests::TempDir dir;
+  EXPECT_EQ(OpenLocalGroup(dir.path(), 2, 2).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(OpenLocalGroup(dir.path() + "/absent", 0, 1).status().code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_EQ(
+      OpenLocalGroup(dir.path() + std::string(100, 'x'), 0, 1).status().code(),
+      absl::StatusCode::kInvalidArgument);
 }
 
 std::vector<uint32_t> AttemptsPolled(Group& group) {

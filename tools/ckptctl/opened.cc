@@ -12,45 +12,12 @@
 #include "ckpt/base/clock.h"
 #include "ckpt/base/status_macros.h"
 #include "ckpt/session/io.h"
-#include "ckpt/session/task.h"
 
 namespace holdfast::tools {
 namespace {
 
 constexpr uint16_t kSpace = 1;
 constexpr int kOpsBesidesReads = 8;
-
-// ReadManifest as a session.
-class ManifestSession final : public ckpt::Session {
- public:
-  ManifestSession(const ckpt::SessionEnv& env, std::string dir)
-      : io_(env), dir_(std::move(dir)) {
-    fiber_.Start(Run());
-  }
-  void OnCompletion(const ckpt::Completion& completion) override {
-    io_.OnCompletion(completion);
-  }
-  bool OnMessage(const ckpt::Message&) override { return false; }
-  void Poll() override { fiber_.Poll(); }
-  bool done() const override { return fiber_.done() && io_.idle(); }
-
-  absl::StatusOr<std::unique_ptr<ckpt::Manifest>>& result() { return result_; }
-  const std::vector<std::byte>& encoded() const { return encoded_; }
-
- private:
-  ckpt::Task<bool> Run() {
-    auto manifest = co_await ckpt::ReadManifest(&io_, dir_, &encoded_);
-    result_ = std::move(manifest);
-    co_return true;
-  }
-
-  ckpt::Io io_;
-  const std::string dir_;
-  std::vector<std::byte> encoded_;
-  absl::StatusOr<std::unique_ptr<ckpt::Manifest>> result_ =
-      absl::UnknownError("not read yet");
-  ckpt::Fiber fiber_;
-};
 
 }  // namespace
 
@@ -69,7 +36,7 @@ absl::StatusOr<Opened> OpenCheckpoint(const std::string& text, int readers) {
   storage.queue_depth = readers + kOpsBesidesReads;
   HF_ASSIGN_OR_RETURN(opened.place,
                       ckpt::LocateCheckpoint(text, storage, ckpt::RealClock()));
-  ManifestSession session(opened.env(), opened.place.dir);
+  ckpt::ManifestSession session(opened.env(), opened.place.dir);
   ckpt::RunAlone(opened.place.storage.get(), &ckpt::RealClock(), &session);
   if (!session.result().ok()) {
     const absl::Status& status = session.result().status();

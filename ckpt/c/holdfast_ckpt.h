@@ -1,0 +1,567 @@
+// ckpt/c/holdfast_ckpt.h: the checkpoint layer for programs that are not C++.
+//
+//   new -> item, buffer ... -> open -> load -> { step; begin_save; step
+//   (before_write ...); poll_save } -> close -> free
+//
+// Each rank says which items the job has as far as it knows, and which boxes of
+// them lie where in its memory. Opening gathers that from all ranks; what
+// several ranks hold alike, the lowest of them stores. A checkpoint loads on
+// any number of ranks and any other cut.
+//
+// Calls. Every function that can fail returns a code (HF_CKPT_OK is 0), and
+// hf_ckpt_last_error() says in words what was done, to what, and what to do
+// next. Arguments are checked; a null pointer or a wrong size is
+// HF_CKPT_INVALID_ARGUMENT, unless the comment says that it may be null. What
+// is wrong changes nothing. No exception leaves the library.
+//
+// Ownership. Handles come from *_new and *_open functions and are given back by
+// the *_free function of their kind, which takes null as well. Strings and
+// arrays that go in are copied; those that come out belong to the handle and
+// stay until its next call, or until what their comment says.
+//
+// Threads. Different handles are independent. One handle is used by one thread
+// at a time; of a checkpointer, all calls from open to close are made by one
+// thread, the step thread. The library runs a thread of its own beside it.
+//
+// Stability. Functions and constants are added, not changed. Structs start with
+// their size, which the caller sets (the *_INIT macros do), so that a program
+// and a library of different age work together.
+//
+// C99, C++11 and later, and foreign function interfaces.
+
+#ifndef HOLDFAST_CKPT_C_HOLDFAST_CKPT_H_
+#define HOLDFAST_CKPT_C_HOLDFAST_CKPT_H_
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define HF_CKPT_API __attribute__((visibility("default")))
+#else
+#define HF_CKPT_API
+#endif
+
+// Grows when something is added here.
+#define HF_CKPT_API_VERSION 1
+
+// HF_CKPT_API_VERSION of the library that is loaded, and "0.1.0".
+HF_CKPT_API uint32_t hf_ckpt_api_version(void);
+HF_CKPT_API const char* hf_ckpt_version(void);
+
+// --- Codes
+// The numbers of absl::StatusCode and of gRPC.
+
+typedef int32_t hf_ckpt_code;
+
+enum {
+  HF_CKPT_OK = 0,
+  HF_CKPT_CANCELLED = 1,
+  HF_CKPT_UNKNOWN = 2,
+  HF_CKPT_INVALID_ARGUMENT = 3,   // the caller's mistake; a bad option
+  HF_CKPT_DEADLINE_EXCEEDED = 4,  // a rank or the storage did not answer
+  HF_CKPT_NOT_FOUND = 5,          // no (whole) checkpoint
+  HF_CKPT_ALREADY_EXISTS = 6,
+  HF_CKPT_PERMISSION_DENIED = 7,
+  HF_CKPT_RESOURCE_EXHAUSTED = 8,   // disk or memory full
+  HF_CKPT_FAILED_PRECONDITION = 9,  // checkpoint and job disagree; wrong order
+                                    // of calls; the run was lost to another job
+  HF_CKPT_ABORTED = 10,             // a save: another rank voted no
+  HF_CKPT_OUT_OF_RANGE = 11,
+  HF_CKPT_UNIMPLEMENTED = 12,  // not in this build of the library
+  HF_CKPT_INTERNAL = 13,
+  HF_CKPT_UNAVAILABLE = 14,  // I/O or a rank; may come back. A save that
+                             // was skipped
+  HF_CKPT_DATA_LOSS = 15,    // stored bytes are damaged
+  HF_CKPT_UNAUTHENTICATED = 16
+};
+
+// "NOT_FOUND"; "UNKNOWN" for a number that is none.
+HF_CKPT_API const char* hf_ckpt_code_name(hf_ckpt_code code);
+
+// What the last call of this thread that failed says; "" before the first.
+// Stays until the next one fails.
+HF_CKPT_API const char* hf_ckpt_last_error(void);
+
+// Where log lines go. `level`, 0 (debug) to 3 (errors): the lowest one that
+// reaches stderr. `file`: also appended to it; null for none. `prefix`, such as
+// "rank 3", precedes each message; may be null. Without this call: stderr, from
+// level 1 up.
+HF_CKPT_API hf_ckpt_code hf_ckpt_log_init(int32_t level, const char* file,
+                                          const char* prefix);
+
+// A name and a value; both end with a zero byte.
+typedef struct hf_ckpt_attribute {
+  const char* name;
+  const char* value;
+} hf_ckpt_attribute;
+
+// --- Memory
+
+// Zeroed memory that a save writes from where it is: page aligned, and rounded
+// up to whole pages.
+HF_CKPT_API hf_ckpt_code hf_ckpt_alloc(uint64_t bytes, void** memory);
+HF_CKPT_API void hf_ckpt_dealloc(void* memory);
+
+// --- Options: names and values as text; what is not set has its default.
+//
+//   name                   default    unit, meaning
+//   keep_last              3          newest checkpoints that stay
+//   keep_every             0          and those of steps that this divides
+//   fence_ms               2000       longest wait of one before_write
+//   arena_bytes            0          for copies beside a save; 0: 5 %
+//   open_timeout_ms        60000      hf_ckpt_open: until all ranks are there
+//   load_timeout_ms        600000     all of hf_ckpt_load
+//   begin_timeout_ms       60000      a save: until rank 0 has begun it
+//   vote_timeout_ms        120000     a save: until all have voted
+//   io_timeout_ms          120000     a storage that answers nothing
+//   close_timeout_ms       120000     hf_ckpt_close
+//   storage                auto       auto, io_uring, posix
+//   queue_depth            64         writes in flight
+//   direct_io              true       O_DIRECT where the file system has it
+//   raw_write_bytes_per_s  0          the device's speed, for raw_share; 0:
+//                                     unknown
+//   layout                 ranksN     how this job is cut, for people:
+//                                     "tp2-dp4"; rank 0's counts
+//   fault_spec                        a fault to inject, for drills
+//   protect_unreleased     false      debugging: a store without before_write
+//                                     dies by SIGSEGV
+//   recheck_after_write    false      debugging: such a store fails the save
+
+typedef struct hf_ckpt_options hf_ckpt_options;
+
+HF_CKPT_API hf_ckpt_code hf_ckpt_options_new(hf_ckpt_options** options);
+// HF_CKPT_INVALID_ARGUMENT names the options there are, or what was expected.
+HF_CKPT_API hf_ckpt_code hf_ckpt_options_set(hf_ckpt_options* options,
+                                             const char* name,
+                                             const char* value);
+HF_CKPT_API void hf_ckpt_options_free(hf_ckpt_options* options);
+
+// --- Groups: the ranks of a job, and how they talk.
+// A group that was given to hf_ckpt_new belongs to that checkpointer.
+
+typedef struct hf_ckpt_group hf_ckpt_group;
+
+// A job of one rank.
+HF_CKPT_API hf_ckpt_code hf_ckpt_group_single(hf_ckpt_group** group);
+
+// Ranks that are threads of this process: fills `groups`, one for each rank.
+HF_CKPT_API hf_ckpt_code hf_ckpt_group_threads(int32_t ranks,
+                                               hf_ckpt_group** groups);
+
+// Ranks that are processes of this machine and this user: they meet through
+// sockets in `dir`, an existing directory of this job alone with a short name.
+HF_CKPT_API hf_ckpt_code hf_ckpt_group_local(const char* dir, int32_t rank,
+                                             int32_t size,
+                                             hf_ckpt_group** group);
+
+// Open MPI: a duplicate of a communicator, given as MPI_Comm_c2f gives it.
+// Collective over it. MPI was started with MPI_THREAD_MULTIPLE (else
+// HF_CKPT_FAILED_PRECONDITION), and is finalized after hf_ckpt_free.
+// HF_CKPT_UNIMPLEMENTED: the library was built without MPI.
+HF_CKPT_API hf_ckpt_code hf_ckpt_group_mpi(int32_t fortran_communicator,
+                                           hf_ckpt_group** group);
+
+// The caller's own transport: messages of bytes between ranks. Messages of one
+// pair of ranks arrive in order, or never, and unchanged; one to oneself
+// arrives too. The functions are called by one thread at a time: in
+// hf_ckpt_open by its caller, then by the library's thread, at most every 0.2
+// ms while it waits and every 10 ms when idle. None of them may block.
+typedef struct hf_ckpt_transport {
+  uint64_t struct_bytes;
+  void* user;  // passed on
+  int32_t rank;
+  int32_t size;
+  // Copies the bytes (up to 257 MiB) and returns. There is no answer: a dead
+  // rank is found by deadlines.
+  void (*send)(void* user, int32_t to, const void* bytes, uint64_t size);
+  // Returns 1 and sets the other arguments when a message has arrived, else 0.
+  // The bytes stay until the next call. Also the time to drive sends under way.
+  int32_t (*poll)(void* user, int32_t* from, const void** bytes,
+                  uint64_t* size);
+  // May be null. Called last; nothing follows.
+  void (*close)(void* user);
+  // May be null. Where a rank runs, for messages: "node17". Stays until the
+  // next call.
+  const char* (*host)(void* user, int32_t rank);
+} hf_ckpt_transport;
+
+#define HF_CKPT_TRANSPORT_INIT \
+  { sizeof(hf_ckpt_transport), 0, 0, 0, 0, 0, 0, 0 }
+
+HF_CKPT_API hf_ckpt_code hf_ckpt_group_transport(
+    const hf_ckpt_transport* transport, hf_ckpt_group** group);
+
+// -1 for null.
+HF_CKPT_API int32_t hf_ckpt_group_rank(const hf_ckpt_group* group);
+HF_CKPT_API int32_t hf_ckpt_group_size(const hf_ckpt_group* group);
+HF_CKPT_API void hf_ckpt_group_free(hf_ckpt_group* group);
+
+// --- Items
+
+#define HF_CKPT_DIMENSIONS_MAX 4
+
+enum {
+  HF_CKPT_BF16 = 1,
+  HF_CKPT_F16 = 2,
+  HF_CKPT_F32 = 3,
+  HF_CKPT_F64 = 4,
+  HF_CKPT_I32 = 5,
+  HF_CKPT_I64 = 6,
+  HF_CKPT_U8 = 7  // also for what has no number here: bool, fp8, bytes
+};
+
+// --- The checkpointer of one rank
+
+typedef struct hf_ckpt hf_ckpt;
+
+// `run_dir`: an existing directory, the same for all ranks. `options` may be
+// null, and is copied; all ranks give the same. After HF_CKPT_OK the group is
+// the checkpointer's.
+HF_CKPT_API hf_ckpt_code hf_ckpt_new(const char* run_dir, hf_ckpt_group* group,
+                                     const hf_ckpt_options* options,
+                                     hf_ckpt** ckpt);
+
+// Says that the job has an item: a logical array, whole, of `dimensions` (0: a
+// scalar) lengths `shape`. (name, kind) is its identity; "weight" is the kind
+// that init_weights_only loads. A rank names at least the items that it holds a
+// part of. Gives its number, of this checkpointer alone.
+HF_CKPT_API hf_ckpt_code hf_ckpt_add_item(hf_ckpt* ckpt, const char* name,
+                                          const char* kind, int32_t dtype,
+                                          int32_t dimensions,
+                                          const int64_t* shape, uint32_t* item);
+
+enum {
+  // The memory is written from and loaded into where it is. It starts on a
+  // multiple of 4,096 and has room up to the next such multiple after its last
+  // byte (hf_ckpt_alloc gives that); this rest is the library's and is zeroed.
+  // Whoever stores into it calls hf_ckpt_before_write first.
+  HF_CKPT_IN_PLACE = 0,
+  // Any memory. The library has a second copy of it: hf_ckpt_begin_save copies
+  // into that before it returns (memory speed), and a load copies out of it.
+  // Needs no hf_ckpt_before_write.
+  HF_CKPT_STAGED = 1
+};
+
+// Says that the elements of an item whose coordinate in dimension i lies in
+// [first[i], first[i] + count[i]) are in this rank's memory, row-major. For a
+// scalar `first` and `count` may be null. A box without elements is fine.
+// `memory_bytes`: what is there from `memory` on; it outlives the checkpointer.
+// Gives the buffer's number, for hf_ckpt_before_write.
+HF_CKPT_API hf_ckpt_code hf_ckpt_add_buffer(
+    hf_ckpt* ckpt, uint32_t item, const int64_t* first, const int64_t* count,
+    void* memory, uint64_t memory_bytes, int32_t placement, uint32_t* buffer);
+
+// The same for elements [run_first, run_first + run_count) of the row-major
+// order of that box: a piece of a flattened tensor.
+HF_CKPT_API hf_ckpt_code hf_ckpt_add_run(hf_ckpt* ckpt, uint32_t item,
+                                         const int64_t* first,
+                                         const int64_t* count,
+                                         int64_t run_first, int64_t run_count,
+                                         void* memory, uint64_t memory_bytes,
+                                         int32_t placement, uint32_t* buffer);
+
+// Optional, before the buffers inside it: one allocation that in-place buffers
+// lie in, from a multiple of 4,096. A save walks over all allocations side by
+// side, each from its start to its end, and keeps ahead of an optimizer that
+// does the same: so a weight, its master copy and its moments belong at equal
+// fractions of four allocations. A buffer outside of all is one by itself.
+HF_CKPT_API hf_ckpt_code hf_ckpt_add_region(hf_ckpt* ckpt, void* memory,
+                                            uint64_t bytes);
+
+// Gathers what all ranks have said and starts the library's thread. All ranks
+// call it. Reads no checkpoint and writes nothing but the rest of in-place
+// pages. After an error only hf_ckpt_free may follow.
+//
+// HF_CKPT_INVALID_ARGUMENT: ranks differ about an item; elements that nobody
+// holds, or that two boxes hold that are not the same; says which and who.
+// HF_CKPT_DEADLINE_EXCEEDED: ranks that did not come, by number and host.
+HF_CKPT_API hf_ckpt_code hf_ckpt_open(hf_ckpt* ckpt);
+
+enum {
+  HF_CKPT_RESUME_AUTO = 0,      // the newest; an empty run starts fresh
+  HF_CKPT_RESUME_NEVER = 1,     // start fresh, whatever is there
+  HF_CKPT_RESUME_REQUIRED = 2,  // HF_CKPT_NOT_FOUND rather than start fresh
+  HF_CKPT_RESUME_STEP = 3       // the newest at or below `step`; newer ones are
+                                // superseded
+};
+
+typedef struct hf_ckpt_load_request {
+  uint64_t struct_bytes;
+  int64_t step;
+  int32_t resume;
+  // When the run is fresh: load only items of kind "weight"; others stay.
+  int32_t init_weights_only;
+  // When the run is fresh: "RUN", "RUN@STEP" or a checkpoint's directory to
+  // take the state from. Null for none.
+  const char* init_from;
+  // Must be equal on all ranks. Null for none.
+  const char* fingerprint;
+  // How the caller knows that this run has committed before, in words; null
+  // when it does not. A run without a checkpoint is then HF_CKPT_NOT_FOUND.
+  const char* committed_proof;
+  // May be null. Asked on rank 0 whether the job can continue from a checkpoint
+  // with these attributes, while hf_ckpt_load waits: HF_CKPT_OK, or the code
+  // for all ranks, and why in `message`, which has room for `message_bytes`
+  // with the zero at its end. Called by the library's thread.
+  hf_ckpt_code (*validate)(void* user, const hf_ckpt_attribute* attributes,
+                           uint64_t count, char* message,
+                           uint64_t message_bytes);
+  void* user;
+} hf_ckpt_load_request;
+
+#define HF_CKPT_LOAD_REQUEST_INIT \
+  { sizeof(hf_ckpt_load_request), 0, 0, 0, 0, 0, 0, 0, 0 }
+
+typedef struct hf_ckpt_load_report {
+  uint64_t struct_bytes;
+  int64_t step;         // of what was loaded
+  int32_t loaded;       // 0: fresh, memory is untouched
+  int32_t from_init;    // loaded by init_from
+  uint64_t bytes_read;  // by this rank
+  double seconds;
+  uint32_t incarnation;     // this job's number in the run
+  uint32_t stepped_over;    // newer checkpoints that were not used
+  const char* id;           // "step-000000120.i0003.a01"; "" when fresh
+  const char* run_id;       // 32 hexadecimal digits
+  const char* layout_from;  // "tp2-pp2-dp2"; "" when fresh
+  // Which were not used and why, a line each; "" for none.
+  const char* stepped_over_text;
+} hf_ckpt_load_report;
+
+#define HF_CKPT_LOAD_REPORT_INIT \
+  { sizeof(hf_ckpt_load_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+
+// Takes the run for this job, agrees with all ranks on a checkpoint and fills
+// the buffers with it. Once, before the first save; all ranks call it. Blocks.
+// `request` may be null: resume auto. `report` may be null; its strings stay
+// until hf_ckpt_free. After an error buffers may hold parts of a checkpoint.
+HF_CKPT_API hf_ckpt_code hf_ckpt_load(hf_ckpt* ckpt,
+                                      const hf_ckpt_load_request* request,
+                                      hf_ckpt_load_report* report);
+
+// Of what was loaded. HF_CKPT_NOT_FOUND: there is none of that name. The value
+// stays until hf_ckpt_free.
+HF_CKPT_API hf_ckpt_code hf_ckpt_loaded_attribute(const hf_ckpt* ckpt,
+                                                  const char* name,
+                                                  const char** value);
+HF_CKPT_API hf_ckpt_code hf_ckpt_loaded_attributes(
+    const hf_ckpt* ckpt, const hf_ckpt_attribute** attributes, uint64_t* count);
+
+// Starts to save what the buffers hold now. All ranks call it between the same
+// two steps; steps never go back. Returns when staged buffers are copied.
+// `attributes` are kept with the checkpoint, rank 0's count; null for none.
+//
+// HF_CKPT_UNAVAILABLE: a save is in flight; this one is skipped and counted.
+HF_CKPT_API hf_ckpt_code hf_ckpt_begin_save(hf_ckpt* ckpt, int64_t step,
+                                            const hf_ckpt_attribute* attributes,
+                                            uint64_t count);
+
+// The caller is about to store into these bytes of an in-place buffer. Returns
+// when it may: at once, after a copy, or after at most fence_ms. What is in
+// danger is the save, and the save knows. Without a save in flight it costs
+// some nanoseconds.
+HF_CKPT_API hf_ckpt_code hf_ckpt_before_write(hf_ckpt* ckpt, uint32_t buffer,
+                                              uint64_t offset, uint64_t bytes);
+
+enum {
+  HF_CKPT_COMMITTED = 0,     // durable: the checkpoint exists
+  HF_CKPT_SAVE_ABORTED = 1,  // another rank failed, was missing, had no time
+  HF_CKPT_SAVE_FAILED = 2,   // this rank failed
+  HF_CKPT_SAVE_UNKNOWN = 3,  // perhaps committed; the next start will see
+  HF_CKPT_SAVE_SKIPPED = 4   // another rank was busy with the save before
+};
+
+typedef struct hf_ckpt_save_report {
+  uint64_t struct_bytes;
+  int64_t step;
+  int32_t outcome;
+  hf_ckpt_code code;          // HF_CKPT_OK exactly when committed
+  uint64_t bytes;             // of this rank's file
+  uint64_t bytes_total;       // of all files; rank 0 only
+  double seconds;             // begin_save to the outcome
+  double write_seconds;       // first write to data synced
+  double bytes_per_s;         // bytes / write_seconds
+  double raw_share;           // of the device's speed; rank 0 only, 0: unknown
+  double stage_seconds;       // begin_save copying staged buffers
+  uint64_t bytes_copied;      // through the arena
+  double fence_wait_ms;       // before_write: waits
+  double fence_copy_ms;       // and copies
+  double thread_cpu_seconds;  // of the library's thread
+  const char* id;             // "step-000000120.i0003.a01"
+  const char* message;        // why it is not committed; "" when it is
+} hf_ckpt_save_report;
+
+#define HF_CKPT_SAVE_REPORT_INIT                                              \
+  {                                                                           \
+    sizeof(hf_ckpt_save_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
+        0                                                                     \
+  }
+
+// The report of a save that has ended, once: `ready` is 1 and `report` is
+// filled, or 0. Its strings stay until the next report of this handle.
+HF_CKPT_API hf_ckpt_code hf_ckpt_poll_save(hf_ckpt* ckpt,
+                                           hf_ckpt_save_report* report,
+                                           int32_t* ready);
+// Waits for a report, for at most `timeout_ms`; -1 without bound (the save has
+// deadlines of its own). 0 at once when there is neither a save nor a report.
+HF_CKPT_API hf_ckpt_code hf_ckpt_wait_save(hf_ckpt* ckpt, int64_t timeout_ms,
+                                           hf_ckpt_save_report* report,
+                                           int32_t* ready);
+// 1, or 0; 0 for null.
+HF_CKPT_API int32_t hf_ckpt_save_in_flight(const hf_ckpt* ckpt);
+
+typedef struct hf_ckpt_counters {
+  uint64_t struct_bytes;
+  int64_t committed;
+  int64_t failed;  // neither committed nor skipped
+  int64_t failed_in_a_row;
+  int64_t skipped;
+  int64_t last_durable_step;  // -1: none, loaded ones included
+  uint64_t arena_bytes;       // memory for copies beside a save
+  uint64_t staged_bytes;      // memory for staged buffers
+} hf_ckpt_counters;
+
+#define HF_CKPT_COUNTERS_INIT \
+  { sizeof(hf_ckpt_counters), 0, 0, 0, 0, 0, 0, 0 }
+
+HF_CKPT_API hf_ckpt_code hf_ckpt_get_counters(const hf_ckpt* ckpt,
+                                              hf_ckpt_counters* counters);
+
+// Waits for the save in flight and for retention (close_timeout_ms) and stops
+// the library's thread. The first error of these; after it only hf_ckpt_free
+// may follow.
+//
+// HF_CKPT_DEADLINE_EXCEEDED: something was not over. If the storage hangs, the
+// thread is left behind and the buffers stay in use: end the process.
+HF_CKPT_API hf_ckpt_code hf_ckpt_close(hf_ckpt* ckpt);
+
+// Closes what was not closed.
+HF_CKPT_API void hf_ckpt_free(hf_ckpt* ckpt);
+
+// --- Reading alone: checkpoints of a run, and what is in one of them.
+// Writes nothing and takes no run; any number of readers, beside a job too.
+
+typedef struct hf_ckpt_list hf_ckpt_list;
+
+enum {
+  HF_CKPT_STATE_COMMITTED = 0,   // counts
+  HF_CKPT_STATE_SUPERSEDED = 1,  // whole, stepped over
+  HF_CKPT_STATE_LATE = 2,        // whole, of a job that had lost the run
+  HF_CKPT_STATE_ATTEMPT = 3,     // no checkpoint: its save has not finished
+  HF_CKPT_STATE_DAMAGED = 4,
+  HF_CKPT_STATE_NEWER = 5  // needs a newer reader
+};
+
+typedef struct hf_ckpt_list_entry {
+  uint64_t struct_bytes;
+  int64_t step;
+  int32_t state;
+  uint32_t incarnation;
+  uint32_t attempt;
+  uint32_t world;        // ranks that wrote it; 0 where there is no manifest
+  int64_t time_unix_ms;  // of its commit, for people
+  uint64_t bytes;        // of all files
+  uint64_t items;
+  const char* id;   // "step-000000120.i0003.a01"
+  const char* dir;  // below the run
+  const char* layout;
+  const char* reason;  // for every state but committed; else ""
+} hf_ckpt_list_entry;
+
+#define HF_CKPT_LIST_ENTRY_INIT \
+  { sizeof(hf_ckpt_list_entry), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+
+// Newest first. A run without checkpoints is an empty list.
+HF_CKPT_API hf_ckpt_code hf_ckpt_list_open(const char* run_dir,
+                                           hf_ckpt_list** list);
+HF_CKPT_API uint64_t hf_ckpt_list_size(const hf_ckpt_list* list);
+// Its strings stay until hf_ckpt_list_free.
+HF_CKPT_API hf_ckpt_code hf_ckpt_list_get(const hf_ckpt_list* list,
+                                          uint64_t index,
+                                          hf_ckpt_list_entry* entry);
+HF_CKPT_API void hf_ckpt_list_free(hf_ckpt_list* list);
+
+typedef struct hf_ckpt_reader hf_ckpt_reader;
+
+// `checkpoint`: "RUN" (its newest), "RUN@STEP", "RUN@ID", or a checkpoint's own
+// directory, anywhere. Reads its manifest.
+HF_CKPT_API hf_ckpt_code hf_ckpt_reader_open(const char* checkpoint,
+                                             hf_ckpt_reader** reader);
+HF_CKPT_API void hf_ckpt_reader_free(hf_ckpt_reader* reader);
+
+typedef struct hf_ckpt_reader_info {
+  uint64_t struct_bytes;
+  int64_t step;
+  uint64_t items;
+  uint32_t incarnation;
+  uint32_t world;
+  int64_t time_unix_ms;
+  const char* id;
+  const char* run_id;
+  const char* layout;
+  const char* path;  // of its directory
+} hf_ckpt_reader_info;
+
+#define HF_CKPT_READER_INFO_INIT \
+  { sizeof(hf_ckpt_reader_info), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+
+// Strings that come out of a reader stay until hf_ckpt_reader_free.
+HF_CKPT_API hf_ckpt_code hf_ckpt_reader_get_info(const hf_ckpt_reader* reader,
+                                                 hf_ckpt_reader_info* info);
+HF_CKPT_API hf_ckpt_code hf_ckpt_reader_attributes(
+    const hf_ckpt_reader* reader, const hf_ckpt_attribute** attributes,
+    uint64_t* count);
+
+typedef struct hf_ckpt_item_info {
+  uint64_t struct_bytes;
+  const char* name;
+  const char* kind;
+  int32_t dtype;
+  int32_t dimensions;
+  int64_t shape[HF_CKPT_DIMENSIONS_MAX];
+  uint64_t bytes;
+} hf_ckpt_item_info;
+
+#define HF_CKPT_ITEM_INFO_INIT \
+  { sizeof(hf_ckpt_item_info), 0, 0, 0, 0, {0, 0, 0, 0}, 0 }
+
+// Items are sorted by (name, kind).
+HF_CKPT_API hf_ckpt_code hf_ckpt_reader_item(const hf_ckpt_reader* reader,
+                                             uint64_t index,
+                                             hf_ckpt_item_info* info);
+HF_CKPT_API hf_ckpt_code hf_ckpt_reader_find(const hf_ckpt_reader* reader,
+                                             const char* name, const char* kind,
+                                             uint64_t* index);
+
+typedef struct hf_ckpt_box_read {
+  uint64_t struct_bytes;
+  uint64_t item;
+  // The box, as in hf_ckpt_add_buffer; entries beyond the item's dimensions do
+  // not count. All of `count` 0: the whole item.
+  int64_t first[HF_CKPT_DIMENSIONS_MAX];
+  int64_t count[HF_CKPT_DIMENSIONS_MAX];
+  void* memory;  // any; filled row-major
+  uint64_t memory_bytes;
+} hf_ckpt_box_read;
+
+#define HF_CKPT_BOX_READ_INIT \
+  { sizeof(hf_ckpt_box_read), 0, {0, 0, 0, 0}, {0, 0, 0, 0}, 0, 0 }
+
+// Reads boxes; what lies together in files is read together, so one call for
+// many boxes is cheaper than many calls. Every stored byte that is read is
+// checked against its checksum. Uses 16 MiB meanwhile.
+//
+// HF_CKPT_DATA_LOSS: which bytes of which file are damaged; the memory then
+// holds parts.
+HF_CKPT_API hf_ckpt_code hf_ckpt_reader_read(hf_ckpt_reader* reader,
+                                             const hf_ckpt_box_read* boxes,
+                                             uint64_t boxes_count);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // HOLDFAST_CKPT_C_HOLDFAST_CKPT_H_
