@@ -110,6 +110,8 @@ HF_CKPT_API void hf_ckpt_dealloc(void* memory);
 //   name                   default    unit, meaning
 //   keep_last              3          newest checkpoints that stay
 //   keep_every             0          and those of steps that this divides
+//   keep_older_s           0          s; and one that is at least so old; 0:
+//                                     none
 //   fence_ms               2000       longest wait of one before_write
 //   arena_bytes            0          for copies beside a save; 0: 5 %
 //   open_timeout_ms        60000      hf_ckpt_open: until all ranks are there

@@ -27,6 +27,7 @@ std::vector<std::pair<const char*, Place>> PlacesIn(COptions* options) {
   return {
       {"keep_last", &c.keep_last},
       {"keep_every", &c.keep_every},
+      {"keep_older_s", &c.keep_older_s},
       {"fence_ms", &c.fence_ms},
       {"arena_bytes", &c.arena_bytes},
       {"open_timeout_ms", &options->open_timeout_ms},
