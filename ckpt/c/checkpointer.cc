@@ -260,10 +260,15 @@ absl::Status CCheckpointer::OpenAll() {
   for (const Region& region : regions_) {
     regions.emplace_back(region.memory, region.bytes);
   }
+  CheckpointerOptions options = options_.checkpointer;
+  // Nobody stores into staged memory, so it needs no room beside it: one unit.
+  if (buffers_by_address_.empty() && options.arena_bytes == 0) {
+    options.arena_bytes = 1;
+  }
   HF_ASSIGN_OR_RETURN(
       checkpointer_,
-      Checkpointer::Open(options_.checkpointer, std::move(gathered.group),
-                         std::move(layout), std::move(regions), RealClock()));
+      Checkpointer::Open(options, std::move(gathered.group), std::move(layout),
+                         std::move(regions), RealClock()));
   return absl::OkStatus();
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "ckpt/base/aligned_buffer.h"
 #include "ckpt/base/status_macros.h"
 #include "ckpt/c/declared_layout.h"
 #include "ckpt/c/guard.h"
@@ -74,10 +75,14 @@ absl::Status ReadHolding(Reader* in, Declaration* out) {
     f.offset = in->Varint();
     if (!in->ok()) break;
     HF_RETURN_IF_ERROR(CheckDeclaredRun(item, f.part, f.first, f.count));
-    const uint64_t bytes = static_cast<uint64_t>(f.count) * SizeOf(item.dtype);
+    // As the plan of a save needs it.
+    const uint64_t bytes =
+        RoundUp(static_cast<uint64_t>(f.count) * SizeOf(item.dtype),
+                AlignedBuffer::kAlignment);
     const std::vector<uint64_t>& sizes = out->holding.region_bytes;
     if (f.region >= sizes.size() || bytes > sizes[f.region] ||
-        f.offset > sizes[f.region] - bytes) {
+        f.offset > sizes[f.region] - bytes ||
+        f.offset % AlignedBuffer::kAlignment != 0) {
       return NoDeclaration("a buffer outside of its region");
     }
   }

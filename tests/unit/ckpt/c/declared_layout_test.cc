@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "ckpt/base/aligned_buffer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -41,7 +42,7 @@ Declaration Holds(const ItemSpec& item, const std::vector<Box>& boxes) {
          .count = box.elements(),
          .region = static_cast<uint32_t>(out.holding.region_bytes.size()),
          .offset = 0});
-    out.holding.region_bytes.push_back(box.elements() * 4);
+    out.holding.region_bytes.push_back(RoundUp(box.elements() * 4, 4096));
   }
   return out;
 }
@@ -63,7 +64,7 @@ TEST(DeclaredLayoutTest, WhatSeveralHoldTheLowestStoresAndAllWant) {
     Declaration declaration = Holds(cut, {BoxAt({0, 3 * r}, {4, 3})});
     declaration.items.insert(declaration.items.begin() + r, copied);
     declaration.holding.fragments[0].item = 1 - r;
-    declaration.holding.region_bytes.push_back(20);
+    declaration.holding.region_bytes.push_back(4096);
     declaration.holding.fragments.push_back({.item = static_cast<ItemIndex>(r),
                                              .part = whole,
                                              .first = 0,
@@ -160,13 +161,13 @@ TEST(DeclaredWireTest, ComesBackAsItWas) {
   Declaration sent = Holds(Item("a", {2, 3}), {BoxAt({0, 1}, {2, 2})});
   sent.items.push_back(Item("scalar", {}));
   sent.layout = "tp2";
-  sent.holding.region_bytes.push_back(4096);
+  sent.holding.region_bytes.push_back(8192);
   sent.holding.fragments.push_back({.item = 1,
                                     .part = {},
                                     .first = 0,
                                     .count = 1,
                                     .region = 1,
-                                    .offset = 8});
+                                    .offset = 4096});
   const auto got = DecodeDeclaration(Encode(sent));
   ASSERT_TRUE(got.ok()) << got.status();
   EXPECT_EQ(got->items, sent.items);
