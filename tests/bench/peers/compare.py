@@ -44,7 +44,7 @@ def tensors(quick):
 
 
 def fastest(choices, seconds):
-    """By the better of TRIES tries each."""
+    """By the better of TRIES tries each, of which the first are warm-ups."""
     times = [[seconds(choice) for choice in choices] for _ in range(TRIES)]
     best = [min(of_choice) for of_choice in zip(*times)]
     return choices[best.index(min(best))]
@@ -198,7 +198,6 @@ class Table:
         def seconds_of_load(options):
             return self.load(subject, options)
 
-        self.save(subject, subject.facts["save_options"][0])
         subject.save_options = fastest(subject.facts["save_options"], seconds_of_save)
         subject.load_options = fastest(subject.facts["load_options"], seconds_of_load)
 

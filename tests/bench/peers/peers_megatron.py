@@ -5,10 +5,13 @@ torch.cuda.current_device, which raise where there is no driver. While one of it
 calls runs these two stand for the CPU; nothing else of it is changed. For the same
 reason cached_metadata (an all-reduce on "cuda") stays off. Asynchronous saves use
 the strategy that is built in, a forked process ("mcore"); "nvrx" is another
-package. Every file is synced by megatron-core itself.
+package. 0.19 and 0.16, the last one for Python before 3.12, differ in a few
+arguments. Every file is synced by megatron-core itself.
 """
 
 import contextlib
+import importlib.metadata
+import inspect
 import os
 import time
 import unittest.mock
@@ -20,7 +23,6 @@ from peers_dcp import THREADS
 from peers_local import Peer
 
 try:
-    import megatron.core
     from megatron.core import dist_checkpointing
     from megatron.core.dist_checkpointing.strategies.async_utils import AsyncCallsQueue
     from megatron.core.dist_checkpointing.strategies.torch import (
@@ -28,6 +30,8 @@ try:
         TorchDistSaveShardedStrategy,
     )
 
+    # Its own __version__ ends in the commit of the folder that it is run in.
+    VERSION = importlib.metadata.version("megatron-core")
     MISSING = ""
 except ImportError as error:
     MISSING = f"megatron-core cannot be imported: {error}"
@@ -42,6 +46,12 @@ def cpu_for_cuda():
         yield
 
 
+def taken(function, **more):
+    """Without the arguments that this version does not know."""
+    known = inspect.signature(function).parameters
+    return {name: value for name, value in more.items() if name in known}
+
+
 class Megatron(Peer):
     save_options = THREADS
     skip = MISSING
@@ -54,6 +64,10 @@ class Megatron(Peer):
         self.verify = verify
         if verify:
             self.integrity = "SHA-256 a file, at every load"
+            if not MISSING and not taken(
+                dist_checkpointing.load, verify_integrity=True
+            ):
+                self.skip = f"megatron-core {VERSION} has no verify_integrity"
         # What each rank holds is compared over the ranks once, as Megatron-LM
         # does where the structure is constant.
         self.validate = True
@@ -78,8 +92,7 @@ class Megatron(Peer):
             path,
             strategy,
             validate_access_integrity=self.validate,
-            verify_integrity=self.verify,
-            **more,
+            **taken(dist_checkpointing.save, verify_integrity=self.verify, **more),
         )
         self.validate = False
         return request
@@ -95,7 +108,7 @@ class Megatron(Peer):
                 path,
                 TorchDistLoadShardedStrategy(),
                 validate_access_integrity=False,
-                verify_integrity=self.verify,
+                **taken(dist_checkpointing.load, verify_integrity=self.verify),
             )
         return {key: loaded[key] for key in self.tensors}
 
@@ -146,7 +159,7 @@ class MegatronAsync(Megatron):
 
 
 def versions():
-    return {"megatron-core": "none" if MISSING else megatron.core.__version__}
+    return {"megatron-core": "none" if MISSING else VERSION}
 
 
 def make_peers(tensors, rank, world):
