@@ -144,8 +144,8 @@ struct LoadReport {
   uint64_t job_bytes_read = 0;
   uint64_t job_bytes_received = 0;
   uint64_t bytes_stored = 0;
-  double seconds = 0;       // of this rank's reading; 0 when fresh
-  double bytes_per_s = 0;   // bytes_read / seconds
+  double seconds = 0;      // of this rank's reading; 0 when fresh
+  double bytes_per_s = 0;  // bytes_read / seconds
   // bytes_per_s as a share of raw_read_bytes_per_s, 0: unknown. Ranks that read
   // from one device at the same time share it: their sum is the device's.
   double raw_share = 0;

@@ -145,7 +145,13 @@ void Give(const LoadReport& report, const hf_ckpt& ckpt,
   filled.loaded = report.loaded;
   filled.from_init = report.from_init;
   filled.bytes_read = report.bytes_read;
+  filled.bytes_received = report.bytes_received;
+  filled.job_bytes_read = report.job_bytes_read;
+  filled.job_bytes_received = report.job_bytes_received;
+  filled.bytes_stored = report.bytes_stored;
   filled.seconds = report.seconds;
+  filled.bytes_per_s = report.bytes_per_s;
+  filled.raw_share = report.raw_share;
   filled.incarnation = report.incarnation;
   filled.stepped_over = static_cast<uint32_t>(report.stepped_over.size());
   filled.id = ckpt.loaded_id.c_str();

@@ -123,8 +123,8 @@ HF_CKPT_API void hf_ckpt_dealloc(void* memory);
 //   storage                auto       auto, io_uring, posix
 //   queue_depth            64         writes in flight
 //   direct_io              true       O_DIRECT where the file system has it
-//   raw_write_bytes_per_s  0          the device's speed, for raw_share; 0:
-//                                     unknown
+//   raw_write_bytes_per_s  0          the device's speed, for raw_share of
+//   raw_read_bytes_per_s   0          saves and loads; 0: unknown
 //   layout                 ranksN     how this job is cut, for people:
 //                                     "tp2-dp4"; rank 0's counts
 //   fault_spec                        a fault to inject, for drills
@@ -140,6 +140,13 @@ HF_CKPT_API hf_ckpt_code hf_ckpt_options_set(hf_ckpt_options* options,
                                              const char* name,
                                              const char* value);
 HF_CKPT_API void hf_ckpt_options_free(hf_ckpt_options* options);
+
+// What a plain loop moves in `dir`, in bytes a second, for the options raw_*.
+// Takes less than a second and up to 64 MiB that are removed again. For one
+// rank, while the others move nothing. *read is 0 where only a cache would be
+// measured.
+HF_CKPT_API hf_ckpt_code hf_ckpt_measure_device(const char* dir, double* write,
+                                                double* read);
 
 // --- Groups: the ranks of a job, and how they talk.
 // A group that was given to hf_ckpt_new belongs to that checkpointer.
@@ -319,22 +326,31 @@ typedef struct hf_ckpt_load_request {
 
 typedef struct hf_ckpt_load_report {
   uint64_t struct_bytes;
-  int64_t step;         // of what was loaded
-  int32_t loaded;       // 0: fresh, memory is untouched
-  int32_t from_init;    // loaded by init_from
-  uint64_t bytes_read;  // by this rank
-  double seconds;
-  uint32_t incarnation;     // this job's number in the run
-  uint32_t stepped_over;    // newer checkpoints that were not used
-  const char* id;           // "step-000000120.i0003.a01"; "" when fresh
-  const char* run_id;       // 32 hexadecimal digits
-  const char* layout_from;  // "tp2-pp2-dp2"; "" when fresh
+  int64_t step;             // of what was loaded
+  int32_t loaded;           // 0: fresh, memory is untouched
+  int32_t from_init;        // loaded by init_from
+  uint64_t bytes_read;      // by this rank, from files
+  uint64_t bytes_received;  // from ranks that had read them for this one too
+  uint64_t job_bytes_read;  // by all ranks; rank 0 only
+  uint64_t job_bytes_received;  // the same
+  uint64_t bytes_stored;        // in files, of what was taken; rank 0 only
+  double seconds;               // of this rank's reading
+  double bytes_per_s;           // bytes_read / seconds
+  double raw_share;             // of raw_read_bytes_per_s; 0: unknown
+  uint32_t incarnation;         // this job's number in the run
+  uint32_t stepped_over;        // newer checkpoints that were not used
+  const char* id;               // "step-000000120.i0003.a01"; "" when fresh
+  const char* run_id;           // 32 hexadecimal digits
+  const char* layout_from;      // "tp2-pp2-dp2"; "" when fresh
   // Which were not used and why, a line each; "" for none.
   const char* stepped_over_text;
 } hf_ckpt_load_report;
 
-#define HF_CKPT_LOAD_REPORT_INIT \
-  { sizeof(hf_ckpt_load_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define HF_CKPT_LOAD_REPORT_INIT                                              \
+  {                                                                           \
+    sizeof(hf_ckpt_load_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
+        0, 0                                                                  \
+  }
 
 // Takes the run for this job, agrees with all ranks on a checkpoint and fills
 // the buffers with it. Once, before the first save; all ranks call it. Blocks.

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "ckpt/base/status_macros.h"
 #include "ckpt/c/guard.h"
 #include "ckpt/c/holdfast_ckpt.h"
 
@@ -40,6 +41,7 @@ std::vector<std::pair<const char*, Place>> PlacesIn(COptions* options) {
       {"queue_depth", &c.queue_depth},
       {"direct_io", &c.direct_io},
       {"raw_write_bytes_per_s", &c.raw_write_bytes_per_s},
+      {"raw_read_bytes_per_s", &c.raw_read_bytes_per_s},
       {"layout", &options->layout},
       {"fault_spec", &c.fault_spec},
       {"protect_unreleased", &c.protect_unreleased},
@@ -126,6 +128,20 @@ hf_ckpt_code hf_ckpt_options_set(hf_ckpt_options* options, const char* name,
     HF_REQUIRE_NOT_NULL("hf_ckpt_options_set", name);
     HF_REQUIRE_NOT_NULL("hf_ckpt_options_set", value);
     return holdfast::ckpt::SetOption(name, value, &options->options);
+  });
+}
+
+hf_ckpt_code hf_ckpt_measure_device(const char* dir, double* write,
+                                    double* read) {
+  return Guard(__func__, [&]() -> absl::Status {
+    HF_REQUIRE_NOT_NULL("hf_ckpt_measure_device", dir);
+    HF_REQUIRE_NOT_NULL("hf_ckpt_measure_device", write);
+    HF_REQUIRE_NOT_NULL("hf_ckpt_measure_device", read);
+    HF_ASSIGN_OR_RETURN(const holdfast::ckpt::RawDevice device,
+                        holdfast::ckpt::MeasureRawDevice(dir));
+    *write = device.write_bytes_per_s;
+    *read = device.read_bytes_per_s;
+    return absl::OkStatus();
   });
 }
 

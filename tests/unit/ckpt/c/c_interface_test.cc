@@ -216,6 +216,7 @@ void LoadOn(const std::string& dir, std::vector<hf_ckpt_group*> groups, Cut cut,
     EXPECT_EQ(report.loaded, 1);
     EXPECT_EQ(report.step, step);
     EXPECT_THAT(report.id, HasSubstr("step-"));
+    EXPECT_GT(report.bytes_read + report.bytes_received, 0u);
     EXPECT_EQ(rank.Differs(step), "");
     const char* value = nullptr;
     EXPECT_OK(hf_ckpt_loaded_attribute(rank.ckpt(), "note", &value));

@@ -53,14 +53,13 @@ class CRefusalsTest : public testing::Test {
 };
 
 TEST_F(CRefusalsTest, NullIsRefusedEverywhereAndFreedQuietly) {
-  void* memory = nullptr;
+  double speed = 0;
   int32_t ready = 0;
   uint32_t number = 0;
   uint64_t count = 0;
   const char* text = nullptr;
   const hf_ckpt_attribute* attributes = nullptr;
   hf_ckpt_group* group = nullptr;
-  hf_ckpt_options* options = nullptr;
   hf_ckpt* other = nullptr;
   hf_ckpt_save_report report = HF_CKPT_SAVE_REPORT_INIT;
   hf_ckpt_counters counters = HF_CKPT_COUNTERS_INIT;
@@ -74,6 +73,9 @@ TEST_F(CRefusalsTest, NullIsRefusedEverywhereAndFreedQuietly) {
       hf_ckpt_alloc(1, nullptr),
       hf_ckpt_options_new(nullptr),
       hf_ckpt_options_set(nullptr, "a", "b"),
+      hf_ckpt_measure_device(nullptr, &speed, &speed),
+      hf_ckpt_measure_device("/tmp", nullptr, &speed),
+      hf_ckpt_measure_device("/tmp", &speed, nullptr),
       hf_ckpt_group_single(nullptr),
       hf_ckpt_group_threads(2, nullptr),
       hf_ckpt_group_local(nullptr, 0, 1, &group),
@@ -132,8 +134,8 @@ TEST_F(CRefusalsTest, NullIsRefusedEverywhereAndFreedQuietly) {
   hf_ckpt_reader_free(nullptr);
   hf_ckpt_list_free(nullptr);
   hf_ckpt_dealloc(nullptr);
-  (void)memory;
-  (void)options;
+  EXPECT_REFUSED(hf_ckpt_measure_device("/nonexistent", &speed, &speed),
+                 HF_CKPT_NOT_FOUND, "/nonexistent");
 }
 
 TEST(CErrorsTest, TheNumbersAreThoseOfTheStatusCodes) {
