@@ -15,12 +15,17 @@ namespace {
 // A storage may draw not to answer; so many empty rounds mean that all wait.
 constexpr int kIdleRounds = 20;
 
+SimNetworkOptions Seeded(SimNetworkOptions options, uint64_t seed) {
+  options.seed = seed;
+  return options;
+}
+
 }  // namespace
 
 StartWorld::StartWorld(SimDisk& disk, const ckpt::JobLayout& layout,
                        Options options)
     : layout_(layout),
-      network_(layout.world(), clock_, {.seed = options.seed}),
+      network_(layout.world(), clock_, Seeded(options.network, options.seed)),
       random_(options.seed, /*stream=*/77) {
   for (int r = 0; r < layout.world(); ++r) {
     auto rank = std::make_unique<RankState>();

@@ -29,7 +29,8 @@ class StartWorld {
  public:
   struct Options {
     uint64_t seed = 1;
-    int first_process = 0;  // of this job on the disk
+    SimNetworkOptions network;  // its seed is `seed`
+    int first_process = 0;      // of this job on the disk
     ckpt::OwnerOptions owner;
     // Changes a rank's options.
     std::function<void(int rank, ckpt::OwnerOptions&)> tweak;
@@ -55,6 +56,9 @@ class StartWorld {
   bool dead(int rank) const { return ranks_[rank]->storage->dead(); }
   const ckpt::OwnerResult& result(int rank) const {
     return ranks_[rank]->session->result();
+  }
+  ckpt::LoadProgress progress(int rank) const {
+    return ranks_[rank]->session->progress();
   }
   SimNetwork& network() { return network_; }
   SimClock& clock() { return clock_; }
