@@ -23,6 +23,7 @@ namespace holdfast::ckpt {
 namespace {
 
 constexpr int kQueueDepthMax = 4000;
+constexpr int64_t kFilesPerDirMax = 1'000'000;
 // What the checkpoint thread may take to end when it has been told to: its
 // group gives the last messages a second.
 constexpr absl::Duration kEndGrace = absl::Seconds(2);
@@ -41,6 +42,13 @@ absl::Status CheckOptions(const CheckpointerOptions& options) {
   HF_RETURN_IF_ERROR(at_least("checkpoint.keep_every", options.keep_every, 0));
   HF_RETURN_IF_ERROR(
       at_least("checkpoint.keep_older_s", options.keep_older_s, 0));
+  HF_RETURN_IF_ERROR(
+      at_least("checkpoint.files_per_dir", options.files_per_dir, 0));
+  if (options.files_per_dir > kFilesPerDirMax) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("checkpoint.files_per_dir is %d; it must be at most %d",
+                        options.files_per_dir, kFilesPerDirMax));
+  }
   HF_RETURN_IF_ERROR(at_least("checkpoint.fence_ms", options.fence_ms, 0));
   HF_RETURN_IF_ERROR(at_least("the queue depth", options.queue_depth, 1));
   if (options.queue_depth > kQueueDepthMax) {
@@ -241,7 +249,8 @@ class ThreadedCheckpointer final : public Checkpointer {
         std::shared_ptr<const JobLayout> layout_in, Rank rank,
         std::vector<std::span<std::byte>> regions, Clock& clock)
         : layout(std::move(layout_in)),
-          plans(layout.get(), rank),
+          plans(layout.get(), rank,
+                static_cast<uint32_t>(options.files_per_dir)),
           fence(plans.SnapshotUnits(), std::move(regions), clock,
                 {.arena_bytes = options.arena_bytes,
                  .protect = options.protect_unreleased}) {}

@@ -68,6 +68,11 @@ struct CheckpointerOptions {
   // Close waits this long for a save in flight.
   int64_t close_timeout_ms = 120'000;
 
+  // At most so many files of a checkpoint lie in one directory; when there are
+  // more, rank 0 makes directories in the checkpoint's own. 0: any number. The
+  // same on all ranks.
+  int64_t files_per_dir = 1024;
+
   // "auto" (io_uring, else POSIX, said once in the log), "io_uring", "posix".
   std::string storage = "auto";
   int queue_depth = 64;   // units in flight

@@ -214,6 +214,8 @@ void CkptThread::StartLoad(const LoadRequest& request) {
   owner.nonce = RandomNonce();
   owner.pid = getpid();
   owner.fingerprint = request.fingerprint;
+  owner.save_options =
+      absl::StrFormat("files_per_dir=%d", options_.files_per_dir);
   owner.committed_proof = request.committed_proof;
   owner.validate = request.validate;
   owner.hello_timeout = absl::Milliseconds(options_.begin_timeout_ms);

@@ -57,6 +57,7 @@ struct SaveInterval {
 
 enum class StorageChoice { kAuto, kUring, kPosix };
 enum class CodecChoice { kNone, kZstd };
+enum class FilesChoice { kPerRank, kPerNode, kNumber };
 
 struct CheckpointConfig {
   SaveInterval interval = {.steps = 500};
@@ -69,6 +70,8 @@ struct CheckpointConfig {
   StorageChoice storage = StorageChoice::kAuto;
   bool direct_io = true;    // O_DIRECT where the file system allows it.
   int64_t queue_depth = 8;  // Writes in flight on one rank.
+  FilesChoice files = FilesChoice::kPerRank;
+  int64_t files_per_dir = 1024;  // 0: all in one directory.
   CodecChoice codec = CodecChoice::kNone;
   int64_t failures_max = 3;  // Failed saves in a row that end a run.
 

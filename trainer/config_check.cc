@@ -252,6 +252,9 @@ absl::Status CheckBuilt(const Config& config) {
       {config.checkpoint.interval.automatic,
        "checkpoint.interval = \"auto\": this build does not choose it; give "
        "steps or a time"},
+      {config.checkpoint.files != FilesChoice::kPerRank,
+       "checkpoint.files: this build writes one file a rank; use \"per_rank\" "
+       "(and checkpoint.files_per_dir)"},
       {config.checkpoint.codec != CodecChoice::kNone,
        "checkpoint.codec = \"zstd\": this build saves plain bytes; use "
        "\"none\""},

@@ -27,6 +27,8 @@ namespace holdfast::ckpt {
 
 // The only name of a manifest, inside a checkpoint's directory.
 inline constexpr char kManifestName[] = "MANIFEST";
+// In features_must exactly when a file lies in a directory "dNNNN".
+inline constexpr char kFeatureDirectories[] = "directories";
 inline constexpr uint64_t kManifestBytesMax = uint64_t{256} << 20;
 
 // A run of one item in one file: elements [first, first + count) of the
@@ -45,7 +47,7 @@ struct Chunk {
 // One shard file. `crc_index` covers the table of unit checksums near its end,
 // and so, through them, every stored byte.
 struct ShardFile {
-  std::string name;  // "shard-00000.hf": one path part
+  std::string name;  // "shard-00000.hf", "d0000/shard-00000.hf"
   uint64_t bytes = 0;
   uint32_t unit_count = 0;
   uint32_t crc_index = 0;

@@ -168,9 +168,14 @@ absl::Status CheckChunksApart(const ShardFile& file) {
 
 }  // namespace
 
+bool HasFeature(const Manifest& manifest, std::string_view feature) {
+  return std::find(manifest.features_must.begin(), manifest.features_must.end(),
+                   feature) != manifest.features_must.end();
+}
+
 absl::Status CheckFeaturesKnown(const std::vector<std::string>& features_must) {
   for (const std::string& feature : features_must) {
-    if (feature == kZstdName) continue;
+    if (feature == kZstdName || feature == kFeatureDirectories) continue;
     return absl::FailedPreconditionError(absl::StrFormat(
         "the manifest needs the feature '%s', which this program does not "
         "know; read it with a newer one",
@@ -180,8 +185,7 @@ absl::Status CheckFeaturesKnown(const std::vector<std::string>& features_must) {
 }
 
 bool HasCodedFiles(const Manifest& manifest) {
-  return std::find(manifest.features_must.begin(), manifest.features_must.end(),
-                   kZstdName) != manifest.features_must.end();
+  return HasFeature(manifest, kZstdName);
 }
 
 absl::Status CheckItem(const ItemSpec& item) {
@@ -235,14 +239,33 @@ absl::Status CheckPart(const ItemSpec& item, const Box& part) {
                       NameOf(item), ToString(WholeBox(item.shape))));
 }
 
+std::string ShardDirName(uint32_t number) {
+  return absl::StrFormat("d%04d", number);
+}
+
+bool IsShardDir(std::string_view part) {
+  if (part.size() < 5 || part.size() > 11 || part[0] != 'd') return false;
+  uint64_t number = 0;
+  for (const char c : part.substr(1)) {
+    if (c < '0' || c > '9') return false;
+    number = number * 10 + static_cast<uint64_t>(c - '0');
+  }
+  return number <= UINT32_MAX && part == ShardDirName(number);
+}
+
 absl::Status CheckFile(const ShardFile& file) {
-  if (file.name.empty() || file.name.size() > kFileNameBytesMax ||
-      file.name[0] == '.' || file.name == kManifestName ||
-      file.name.find('/') != std::string::npos ||
-      file.name.find('\0') != std::string::npos) {
+  std::string_view name = file.name;
+  if (const size_t slash = name.find('/');
+      slash != std::string_view::npos && IsShardDir(name.substr(0, slash))) {
+    name.remove_prefix(slash + 1);
+  }
+  if (name.empty() || file.name.size() > kFileNameBytesMax || name[0] == '.' ||
+      name == kManifestName || IsShardDir(name) ||
+      name.find('/') != std::string_view::npos ||
+      name.find('\0') != std::string_view::npos) {
     return absl::DataLossError(absl::StrFormat(
-        "the manifest lists a file '%s', which is not one part of a path, or "
-        "begins with a dot",
+        "the manifest lists a file '%s', which is not one part of a path, at "
+        "most behind one 'dNNNN/', or begins with a dot",
         file.name));
   }
   const uint64_t around = 2 * kShardBlockBytes + file.index_bytes();
@@ -343,8 +366,10 @@ absl::Status ValidateManifest(const Manifest& manifest) {
 
   std::vector<Listed> listed;
   std::set<std::string_view> names;
+  bool in_directories = false;
   for (const ShardFile& file : manifest.files) {
     HF_RETURN_IF_ERROR(CheckFile(file));
+    in_directories |= file.name.find('/') != std::string::npos;
     if (!names.insert(file.name).second) {
       return absl::DataLossError(
           absl::StrFormat("the manifest lists %s twice", file.name));
@@ -354,6 +379,11 @@ absl::Status ValidateManifest(const Manifest& manifest) {
       listed.push_back({&file, &chunk});
     }
     HF_RETURN_IF_ERROR(CheckChunksApart(file));
+  }
+  if (in_directories != HasFeature(manifest, kFeatureDirectories)) {
+    return absl::DataLossError(absl::StrFormat(
+        "the manifest %s files in directories, its features say otherwise",
+        in_directories ? "lists" : "lists no"));
   }
   std::sort(listed.begin(), listed.end(), [](const Listed& a, const Listed& b) {
     const Chunk &x = *a.chunk, &y = *b.chunk;

@@ -5,7 +5,9 @@
 #ifndef HOLDFAST_CKPT_FORMAT_MANIFEST_RULES_H_
 #define HOLDFAST_CKPT_FORMAT_MANIFEST_RULES_H_
 
+#include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -17,6 +19,13 @@ namespace holdfast::ckpt {
 // overflow 64 bits.
 inline constexpr int64_t kItemElementsMax = int64_t{1} << 56;
 inline constexpr uint64_t kFileBytesMax = uint64_t{1} << 60;
+
+// "d0003", a directory of shards in a checkpoint's own, and whether a part of a
+// path is such a name.
+std::string ShardDirName(uint32_t number);
+bool IsShardDir(std::string_view part);
+
+bool HasFeature(const Manifest& manifest, std::string_view feature);
 
 // kFailedPrecondition names the first that this program does not know.
 absl::Status CheckFeaturesKnown(const std::vector<std::string>& features_must);

@@ -225,6 +225,9 @@ Task<absl::Status> OwnerSession::State::Confirm(const ChoiceMessage* choice,
     co_return absl::DataLossError(ToString(reader.damage().front()));
   }
   if (!again.ok()) co_return again;
+  // A file that is not there or too short may be what that rank's client has
+  // not heard of yet: this start has renamed the directory.
+  perhaps_late = damage.bytes == 0;
   co_return absl::UnavailableError(absl::StrFormat(
       "%s reads %s, and rank 0 (%s) reads the same bytes whole: that rank's "
       "memory, link or path",
@@ -271,6 +274,7 @@ void OwnerSession::State::SumUp() {
 
 Task<absl::Status> OwnerSession::State::LoadAndDecide() {
   int tries = 0;
+  absl::Duration first_try = env.clock->Monotonic();
   while (true) {
     const auto at = ChooseCheckpoint(catalog, options, damaged);
     if (!at.ok()) co_return at.status();
@@ -278,7 +282,8 @@ Task<absl::Status> OwnerSession::State::LoadAndDecide() {
     const CheckpointId id =
         position ? catalog.entries[catalog.line[*position]].id : CheckpointId();
     ++round;
-    ++tries;
+    if (++tries == 1) first_try = env.clock->Monotonic();
+    perhaps_late = false;
     share = options.share && !share_fails && env.group->size() > 1;
     std::fill(reports.begin(), reports.end(), std::nullopt);
     absl::Status status;
@@ -314,13 +319,18 @@ Task<absl::Status> OwnerSession::State::LoadAndDecide() {
       tries = 0;
       continue;
     }
-    if (!absl::IsUnavailable(status) || tries >= options.load_tries) {
+    const bool may_appear = perhaps_late && env.clock->Monotonic() - first_try <
+                                                kSeeTries * kSeeWait;
+    if (!absl::IsUnavailable(status) ||
+        (tries >= options.load_tries && !may_appear)) {
       co_return status;
     }
-    result.notes.push_back(absl::StrFormat(
-        "try %d of %d to load failed, another follows in %s: %s", tries,
-        options.load_tries, absl::FormatDuration(options.retry_wait),
-        std::string(status.message())));
+    if (tries < options.load_tries) {
+      result.notes.push_back(absl::StrFormat(
+          "try %d of %d to load failed, another follows in %s: %s", tries,
+          options.load_tries, absl::FormatDuration(options.retry_wait),
+          std::string(status.message())));
+    }
     if (share && share_fails) {
       result.notes.push_back(
           "from here on each rank reads alone what it wants");

@@ -122,6 +122,7 @@ struct OwnerSession::State {
   std::vector<std::optional<ReportMessage>> reports;
   Catalog catalog;
   FoundDamaged damaged;
+  bool perhaps_late = false;  // rank 0 has seen what another rank has not
   std::optional<size_t> position;
 
   bool hung = false;

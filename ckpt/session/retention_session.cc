@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "ckpt/base/check.h"
 #include "ckpt/format/manifest.h"
+#include "ckpt/format/manifest_rules.h"
 #include "ckpt/session/catalog.h"
 
 namespace holdfast::ckpt {
@@ -59,6 +60,24 @@ RetentionSession::RetentionSession(const SessionEnv& env, RunLedger ledger,
   fiber_.Start(Run());
 }
 
+// Files and empty directories of `dir`; those that are gone already are fine.
+Task<absl::Status> RetentionSession::RemoveAll(
+    std::string dir, const std::vector<DirEntry>* entries) {
+  std::vector<Io::Ref> removes;
+  for (const DirEntry& entry : *entries) {
+    const std::string name = dir + "/" + entry.name;
+    removes.push_back(io_.Remove(name));
+  }
+  absl::Status status;
+  for (const Io::Ref& removed : removes) {
+    co_await UntilDone(removed);
+    if (status.ok() && !absl::IsNotFound(removed->status)) {
+      status = removed->status;
+    }
+  }
+  co_return status;
+}
+
 // Idempotent: what a power cut left of an earlier try is taken away as well.
 Task<absl::Status> RetentionSession::RemoveTree(std::string dir,
                                                 bool has_manifest) {
@@ -83,17 +102,17 @@ Task<absl::Status> RetentionSession::RemoveTree(std::string dir,
 
   const auto entries = co_await ListDir(&io_, dir);
   if (!entries.ok()) co_return entries.status();
-  std::vector<Io::Ref> removes;
   for (const DirEntry& entry : *entries) {
-    const std::string name = dir + "/" + entry.name;
-    removes.push_back(io_.Remove(name));
+    if (!entry.is_directory || !IsShardDir(entry.name)) continue;
+    const std::string inner = dir + "/" + entry.name;
+    const auto files = co_await ListDir(&io_, inner);
+    if (absl::IsNotFound(files.status())) continue;
+    if (!files.ok()) co_return files.status();
+    const absl::Status emptied = co_await RemoveAll(inner, &*files);
+    if (!emptied.ok()) co_return failed("emptying", emptied);
   }
-  for (const Io::Ref& removed : removes) {
-    co_await UntilDone(removed);
-    if (!removed->status.ok() && !absl::IsNotFound(removed->status)) {
-      co_return failed("emptying", removed->status);
-    }
-  }
+  const absl::Status emptied = co_await RemoveAll(dir, &*entries);
+  if (!emptied.ok()) co_return failed("emptying", emptied);
   const Io::Ref removed = io_.Remove(dir);
   co_await UntilDone(removed);
   if (!removed->status.ok() && !absl::IsNotFound(removed->status)) {

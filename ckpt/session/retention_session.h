@@ -84,6 +84,8 @@ class RetentionSession final : public Session {
  private:
   Task<bool> Run();
   Task<absl::Status> RemoveTree(std::string dir, bool has_manifest);
+  Task<absl::Status> RemoveAll(std::string dir,
+                               const std::vector<DirEntry>* entries);
 
   Clock* const clock_;
   Io io_;

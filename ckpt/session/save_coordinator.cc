@@ -20,6 +20,22 @@ std::string Text(const absl::Status& status) {
   return std::string(status.message());
 }
 
+bool AllDone(const std::vector<Io::Ref>& calls) {
+  return std::all_of(calls.begin(), calls.end(),
+                     [](const Io::Ref& call) { return call->done; });
+}
+
+// Of calls that are done, or were waited for long enough.
+absl::Status FirstError(const std::vector<Io::Ref>& calls) {
+  for (const Io::Ref& call : calls) {
+    if (!call->done) {
+      return absl::DeadlineExceededError("the storage does not answer");
+    }
+    if (!call->status.ok()) return call->status;
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::string WhatNext(const std::optional<CheckpointId>& parent) {
@@ -150,13 +166,16 @@ Manifest SaveCoordinator::BuildManifest() const {
   manifest.items = plans_->layout().items();
   manifest.item_digests.resize(manifest.items.size());
   manifest.attributes = order_.attributes;
+  if (plans_->names().dirs() > 0) {
+    manifest.features_must.push_back(kFeatureDirectories);
+  }
   for (size_t rank = 0; rank < votes_.size(); ++rank) {
     const VoteMessage& vote = *votes_[rank];
     for (const auto& [item, digest] : vote.digests) {
       manifest.item_digests[item] += digest;
     }
     const SavePlans::Summary& plan = plans_->Of(Rank{static_cast<int>(rank)});
-    manifest.files.push_back({ShardFileName(rank), plan.file_bytes,
+    manifest.files.push_back({plans_->names().NameOf(rank), plan.file_bytes,
                               plan.unit_count, vote.crc_index, plan.chunks});
   }
   return manifest;
@@ -168,7 +187,12 @@ Task<OutcomeMessage> SaveCoordinator::Decide() {
                                                       : SaveOutcome::kAborted,
                           std::move(status)};
   };
-  const Io::Ref names = io_.SyncDir(kCheckpointsDir);
+  // The name of the attempt, and of the directories in it; those of the files
+  // are synced by their ranks.
+  std::vector<Io::Ref> names = {io_.SyncDir(kCheckpointsDir)};
+  if (plans_->names().dirs() > 0) {
+    names.push_back(io_.SyncDir(AttemptDir(order_.id)));
+  }
 
   Until voted([this] {
     return !first_no_.ok() || yes_count_ == votes_.size() ||
@@ -197,16 +221,15 @@ Task<OutcomeMessage> SaveCoordinator::Decide() {
   }
 
   const absl::Duration give_up = env_.clock->Monotonic() + options_.io_timeout;
-  Until names_safe([this, names, give_up] {
-    return names->done || env_.clock->Monotonic() > give_up;
+  Until names_safe([this, &names, give_up] {
+    return AllDone(names) || env_.clock->Monotonic() > give_up;
   });
   co_await names_safe;
-  if (!names->done || !names->status.ok()) {
-    co_return aborted(
-        Doing(absl::StatusCode::kAborted,
-              absl::StrFormat("rank 0 could not sync %s: %s", kCheckpointsDir,
-                              names->done ? Text(names->status)
-                                          : "the storage does not answer")));
+  const absl::Status safe = FirstError(names);
+  if (!safe.ok()) {
+    co_return aborted(Doing(absl::StatusCode::kAborted,
+                            absl::StrFormat("rank 0 could not sync %s: %s",
+                                            kCheckpointsDir, Text(safe))));
   }
 
   look_fiber_.Start(LookAtClaims());
@@ -279,19 +302,31 @@ Task<bool> SaveCoordinator::LookAtClaims() {
 }
 
 Task<bool> SaveCoordinator::Run() {
-  const Io::Ref made = io_.MakeDir(AttemptDir(order_.id));
+  const std::string dir = AttemptDir(order_.id);
   const absl::Duration give_up = env_.clock->Monotonic() + options_.io_timeout;
-  Until answered([this, made, give_up] {
-    return made->done || env_.clock->Monotonic() > give_up;
+  std::vector<Io::Ref> making = {io_.MakeDir(dir)};
+  Until answered([this, &making, give_up] {
+    return AllDone(making) || env_.clock->Monotonic() > give_up;
   });
   co_await answered;
-  if (!made->done || !made->status.ok()) {
+  absl::Status made = FirstError(making);
+  made_dir_ = made.ok();
+  if (made.ok() && plans_->names().dirs() > 0) {
+    making.clear();
+    for (uint32_t i = 0; i < plans_->names().dirs(); ++i) {
+      making.push_back(io_.MakeDir(dir + "/" + plans_->names().Dir(i)));
+    }
+    Until inside([this, &making, give_up] {
+      return AllDone(making) || env_.clock->Monotonic() > give_up;
+    });
+    co_await inside;
+    made = FirstError(making);
+  }
+  if (!made.ok()) {
     const absl::Status failed = Doing(
-        absl::IsResourceExhausted(made->status)
-            ? absl::StatusCode::kResourceExhausted
-            : absl::StatusCode::kAborted,
-        "rank 0 could not make its directory: " +
-            (made->done ? Text(made->status) : "the storage does not answer"));
+        absl::IsResourceExhausted(made) ? absl::StatusCode::kResourceExhausted
+                                        : absl::StatusCode::kAborted,
+        "rank 0 could not make its directory: " + Text(made));
     outcome_ = OutcomeMessage{SaveOutcome::kAborted, failed};
     decided_at_ = env_.clock->Monotonic();
     Tell(kPhaseBegin, Encode(BeginMessage{order_.id, order_.repeat, failed}));

@@ -75,8 +75,10 @@ class SaveCoordinator {
   // Ranks that may still touch the attempt: those that got a Begin and have not
   // said Done.
   std::vector<int> UndoneRanks() const;
-  // No message of this attempt was sent: the directory could not be made.
+  // False: no message of this attempt was sent, since the directory, or one in
+  // it, could not be made.
   bool begun() const { return begun_; }
+  bool made_dir() const { return made_dir_; }
 
  private:
   Task<bool> Run();
@@ -97,6 +99,7 @@ class SaveCoordinator {
   Fiber look_fiber_;
   std::optional<absl::StatusOr<uint32_t>> claim_;
 
+  bool made_dir_ = false;
   bool begun_ = false;
   std::vector<std::optional<VoteMessage>> votes_;  // the yes ones
   size_t yes_count_ = 0;

@@ -268,7 +268,10 @@ void SaveHost::Finish() {
         ledger_.unknown.push_back(id);
         break;
       default:
-        if (!coordinator->begun()) break;
+        if (!coordinator->begun()) {
+          if (coordinator->made_dir()) ledger_.aborted.push_back(id);
+          break;
+        }
         const std::vector<int> undone = coordinator->UndoneRanks();
         if (undone.empty()) {
           ledger_.aborted.push_back(id);

@@ -5,7 +5,6 @@
 #include <numeric>
 #include <utility>
 
-#include "absl/strings/str_format.h"
 #include "ckpt/base/check.h"
 #include "ckpt/base/philox.h"
 
@@ -19,13 +18,10 @@ uint64_t Mix(uint64_t hash, uint64_t value) {
 
 }  // namespace
 
-std::string ShardFileName(uint32_t file) {
-  return absl::StrFormat("shard-%05d.hf", file);
-}
-
-SavePlans::SavePlans(const JobLayout* layout, Rank self)
+SavePlans::SavePlans(const JobLayout* layout, Rank self, uint32_t files_per_dir)
     : layout_(layout),
       world_(layout->world()),
+      names_(static_cast<uint32_t>(world_), files_per_dir),
       items_hash_(HashItems(layout->items())),
       own_(PlanSave(layout->items(), layout->StoredBy(self))),
       own_hash_(HashOf(own_)) {

@@ -20,18 +20,17 @@
 #include "ckpt/base/types.h"
 #include "ckpt/format/manifest.h"
 #include "ckpt/layout/holding.h"
+#include "ckpt/plan/file_names.h"
 #include "ckpt/plan/save_plan.h"
 #include "ckpt/snapshot/snapshot.h"
 
 namespace holdfast::ckpt {
 
-// "shard-00000.hf"
-std::string ShardFileName(uint32_t file);
-
 class SavePlans {
  public:
-  // `layout` outlives the plans.
-  SavePlans(const JobLayout* layout, Rank self);
+  // `layout` outlives the plans. At most `files_per_dir` (0: any number) files
+  // lie in one directory.
+  SavePlans(const JobLayout* layout, Rank self, uint32_t files_per_dir = 0);
 
   // What rank 0 keeps of a rank's plan.
   struct Summary {
@@ -42,6 +41,7 @@ class SavePlans {
   };
 
   const JobLayout& layout() const { return *layout_; }
+  const FileNames& names() const { return names_; }
   const SavePlan& own() const { return own_; }
   uint64_t own_hash() const { return own_hash_; }
   // The own plan's units, as a snapshot takes them.
@@ -62,6 +62,7 @@ class SavePlans {
 
   const JobLayout* layout_;
   const size_t world_;
+  const FileNames names_;
   const uint64_t items_hash_;
   SavePlan own_;
   uint64_t own_hash_ = 0;

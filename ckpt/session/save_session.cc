@@ -144,9 +144,9 @@ void SaveSession::End(SaveOutcome outcome, absl::Status status) {
   if (options_.canary_remove_after_yes && state_ == State::kVoted &&
       outcome != SaveOutcome::kCommitted) {
     removing_ = true;
-    env_.storage->Remove(
-        AttemptDir(result_.id) + "/" + ShardFileName(Index(env_.group->rank())),
-        env_.Tag(kRemoveTag));
+    env_.storage->Remove(AttemptDir(result_.id) + "/" +
+                             plans_->names().NameOf(Index(env_.group->rank())),
+                         env_.Tag(kRemoveTag));
   }
   result_.status = std::move(status);
   state_ = State::kEnding;

@@ -52,7 +52,8 @@ void SaveWriter::Start(uint16_t space, std::string dir,
   HF_CHECK(finished(), "a file is begun while another is being written");
   env_.space = space;
   status_ = absl::OkStatus();
-  dir_ = std::move(dir);
+  dir_ = plans_->names().DirOf(dir, identity.file);
+  name_ = dir + "/" + plans_->names().NameOf(identity.file);
   identity_ = identity;
   file_open_ = header_written_ = dir_sync_sent_ = dir_synced_ = false;
   snapshot_held_ = true;
@@ -69,8 +70,8 @@ void SaveWriter::Start(uint16_t space, std::string dir,
 void SaveWriter::Create() {
   create_at_ = absl::InfiniteDuration();
   Ask();
-  env_.storage->Create(dir_ + "/" + ShardFileName(identity_.file), env_.File(0),
-                       plans_->own().file_bytes, TagOf(Tag::kCreate));
+  env_.storage->Create(name_, env_.File(0), plans_->own().file_bytes,
+                       TagOf(Tag::kCreate));
 }
 
 void SaveWriter::Ask() {

@@ -146,7 +146,8 @@ class SaveWriter {
 
   State state_ = State::kIdle;
   absl::Status status_;
-  std::string dir_;
+  std::string dir_;   // of the file
+  std::string name_;  // the file
   ShardIdentity identity_;
   size_t unanswered_ = 0;
   bool file_open_ = false;

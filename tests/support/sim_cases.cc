@@ -32,6 +32,7 @@ SimWorldOptions WorldOptions(const SimCase& c) {
   SimWorldOptions options;
   options.seed = c.seed;
   options.disk.object_store = c.object_store;
+  options.disk.late_ops = c.late_ops;
   // A restart renames what it counts on, and a rename that a power cut may undo
   // on both sides loses it (ckpt/DESIGN.md says what is asked of a file
   // system).
@@ -54,6 +55,8 @@ SimWorldOptions WorldOptions(const SimCase& c) {
   options.canary_ignore_seal = c.canary == Canary::kIgnoreSeal;
   // One slot in some worlds, plenty in others.
   options.fence.arena_bytes = c.seed % 2 == 0 ? 4096 : 0;
+  // Two directories of shards in half of the worlds.
+  options.files_per_dir = c.seed / 2 % 2 == 0 ? 2 : 0;
   options.optimizer_turns = 1 + c.seed % 4;
   options.fence.protect = c.seed % 5 == 0;
   if (c.seed % 3 == 0) options.slow_sync = absl::Milliseconds(500);
@@ -383,6 +386,7 @@ std::string Replay(const SimCase& c) {
     text += absl::StrFormat(" --keep_last=%d", c.keep_last);
   }
   if (c.object_store) text += " --object_store=1";
+  if (c.late_ops > 0) text += absl::StrFormat(" --late_ops=%d", c.late_ops);
   if (c.canary != Canary::kNone) {
     text += absl::StrFormat(" --canary=%s", std::string(NameOf(c.canary)));
   }
@@ -435,6 +439,8 @@ absl::StatusOr<SimCase> ParseCase(const std::vector<std::string>& arguments) {
       c.ranks = static_cast<int>(number);
     } else if (name == "keep_last") {
       c.keep_last = static_cast<int>(number);
+    } else if (name == "late_ops") {
+      c.late_ops = number;
     } else if (name == "object_store") {
       c.object_store = number != 0;
     } else {

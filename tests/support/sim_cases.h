@@ -63,6 +63,7 @@ struct SimCase {
   int ranks = 3;
   int keep_last = 1;
   bool object_store = false;
+  int64_t late_ops = 0;  // SimDiskOptions
   Canary canary = Canary::kNone;
 };
 

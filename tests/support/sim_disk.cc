@@ -73,14 +73,17 @@ absl::StatusOr<SimDisk::Place> SimDisk::Find(std::string_view name) const {
   Place place{kRoot, std::string(name), kNoInode};
   if (!options_.object_store) {
     for (size_t slash; (slash = place.last.find('/')) != std::string::npos;) {
-      const InodeId next = Look(place.parent).At(place.last.substr(0, slash));
+      const InodeId next =
+          SeenIn(Look(place.parent), place.last.substr(0, slash));
       if (next == kNoInode) return NotFound(name);
       if (Look(next).kind != Inode::kDir) return WrongKind(name, "below one");
       place.parent = next;
       place.last.erase(0, slash + 1);
     }
   }
-  place.inode = name == "." ? kRoot : Look(place.parent).At(place.last);
+  const Inode& parent = Look(place.parent);
+  place.inode = name == "." ? kRoot : parent.At(place.last);
+  place.seen = name == "." ? kRoot : SeenIn(parent, place.last);
   return place;
 }
 
@@ -93,6 +96,7 @@ InodeId SimDisk::FindExisting(std::string_view name) const {
 void SimDisk::SetEntry(const Place& place, InodeId to) {
   Entry& entry = Change(place.parent).entries[place.last];
   if (entry.history.empty()) entry.history.push_back({kNoInode, 0});
+  NoteChange(entry, to);
   entry.history.push_back({to, ++last_change_});
 }
 
@@ -148,6 +152,7 @@ void SimDisk::PlantSymlink(std::string_view name) {
 
 uint64_t SimDisk::Attach(int process) {
   faults_.Start(process);
+  attached_[process] = {last_change_, tick_};
   return era_;
 }
 
@@ -157,6 +162,8 @@ bool SimDisk::IsAlive(int process, uint64_t era) const {
 
 SimFaults::Decision SimDisk::Decide(int process, SimOp op,
                                     std::string_view name) {
+  viewer_ = process;
+  ++tick_;
   SimFaults::Decision decision = faults_.Decide(process, op, name);
   if (decision.verdict == SimFaults::Verdict::kProcessIsDead) {
     AbandonWrites(process);
@@ -183,7 +190,10 @@ absl::Status SimDisk::EndWrite(uint64_t write, bool torn) {
   if (!inodes_.contains(in_flight.file)) return absl::OkStatus();  // Removed.
   HF_RETURN_IF_ERROR(TakeSpace(Look(in_flight.file).now.size(),
                                in_flight.offset + in_flight.data.size()));
+  const uint64_t before = Look(in_flight.file).now.size();
   Land(write, in_flight, torn);
+  Inode& file = Change(in_flight.file);
+  if (file.now.size() != before) NoteSize(file, before);
   return absl::OkStatus();
 }
 
@@ -246,10 +256,14 @@ absl::Status SimDisk::TakeSpace(uint64_t size_before,
 absl::StatusOr<InodeId> SimDisk::DoCreate(std::string_view name,
                                           uint64_t size_expected) {
   HF_ASSIGN_OR_RETURN(const Place place, Find(name));
-  if (place.inode != kNoInode) return Exists(name);
+  if (place.inode != kNoInode) {
+    Learn(place);
+    return Exists(name);
+  }
   HF_RETURN_IF_ERROR(TakeSpace(0, size_expected));
   const InodeId id = NewInode(Inode::kFile);
   Change(id).now.resize(size_expected);
+  NoteSize(Change(id), 0);
   SetEntry(place, id);
   return id;
 }
@@ -299,11 +313,11 @@ void SimDisk::DoSync(InodeId id, const std::vector<uint64_t>& writes,
 
 absl::StatusOr<InodeId> SimDisk::DoOpen(std::string_view name, uint64_t* size) {
   HF_ASSIGN_OR_RETURN(const Place place, Find(name));
-  if (place.inode == kNoInode) return NotFound(name);
-  const Inode& file = Look(place.inode);
+  if (place.seen == kNoInode) return NotFound(name);
+  const Inode& file = Look(place.seen);
   if (file.kind != Inode::kFile) return WrongKind(name, "a regular file");
-  *size = file.now.size();
-  return place.inode;
+  *size = SizeSeen(file);
+  return place.seen;
 }
 
 absl::Status SimDisk::DoRead(InodeId id, uint64_t offset,
@@ -325,7 +339,10 @@ absl::Status SimDisk::DoRead(InodeId id, uint64_t offset,
 absl::Status SimDisk::DoMakeDir(std::string_view name) {
   if (options_.object_store) return absl::OkStatus();
   HF_ASSIGN_OR_RETURN(const Place place, Find(name));
-  if (place.inode != kNoInode) return Exists(name);
+  if (place.inode != kNoInode) {
+    Learn(place);
+    return Exists(name);
+  }
   SetEntry(place, NewInode(Inode::kDir));
   return absl::OkStatus();
 }
@@ -333,18 +350,25 @@ absl::Status SimDisk::DoMakeDir(std::string_view name) {
 absl::Status SimDisk::DoSyncDir(std::string_view name) {
   if (options_.object_store) return absl::OkStatus();
   HF_ASSIGN_OR_RETURN(const Place place, Find(name));
-  if (place.inode == kNoInode) return NotFound(name);
-  if (Look(place.inode).kind != Inode::kDir) {
+  if (place.seen == kNoInode) return NotFound(name);
+  if (Look(place.seen).kind != Inode::kDir) {
     return WrongKind(name, "a directory");
   }
   if (options_.ignore_dir_sync) return absl::OkStatus();
-  Inode& dir = Change(place.inode);
+  Inode& dir = Change(place.seen);
+  bool dropped = false;
   for (auto it = dir.entries.begin(); it != dir.entries.end();) {
     synced_change_ = std::max(synced_change_, it->second.history.back().change);
+    for (const Entry::Value& value : it->second.history) {
+      dropped |= value.inode != kNoInode && value.inode != it->second.now();
+    }
     it->second.Settle();
-    it = it->second.now() == kNoInode ? dir.entries.erase(it) : std::next(it);
+    // Somebody may still see what was there.
+    const bool is_over =
+        it->second.now() == kNoInode && it->second.shown.empty();
+    it = is_over ? dir.entries.erase(it) : std::next(it);
   }
-  DropUnreachable();
+  if (dropped) DropUnreachable();
   return absl::OkStatus();
 }
 
@@ -352,7 +376,10 @@ absl::Status SimDisk::DoLink(std::string_view from, std::string_view to) {
   HF_ASSIGN_OR_RETURN(const Place source, Find(from));
   HF_ASSIGN_OR_RETURN(const Place target, Find(to));
   if (source.inode == kNoInode) return NotFound(from);
-  if (target.inode != kNoInode) return Exists(to);
+  if (target.inode != kNoInode) {
+    Learn(target);
+    return Exists(to);
+  }
   SetEntry(target, source.inode);
   return absl::OkStatus();
 }
@@ -360,8 +387,14 @@ absl::Status SimDisk::DoLink(std::string_view from, std::string_view to) {
 absl::Status SimDisk::DoRename(std::string_view from, std::string_view to) {
   HF_ASSIGN_OR_RETURN(const Place source, Find(from));
   HF_ASSIGN_OR_RETURN(const Place target, Find(to));
-  if (source.inode == kNoInode) return NotFound(from);
-  if (target.inode != kNoInode) return Exists(to);
+  if (source.inode == kNoInode || source.seen == kNoInode) {
+    Learn(source);
+    return NotFound(from);
+  }
+  if (target.inode != kNoInode) {
+    Learn(target);
+    return Exists(to);
+  }
   if (to.starts_with(std::string(from) + "/")) {
     return absl::InvalidArgumentError(
         absl::StrFormat("sim: rename %s to below itself, %s", from, to));
@@ -375,7 +408,8 @@ absl::Status SimDisk::DoRename(std::string_view from, std::string_view to) {
 
 absl::Status SimDisk::DoRemove(std::string_view name) {
   HF_ASSIGN_OR_RETURN(const Place place, Find(name));
-  if (place.inode == kNoInode) {
+  if (place.inode == kNoInode || place.seen == kNoInode) {
+    Learn(place);
     return options_.object_store ? absl::OkStatus() : NotFound(name);
   }
   if (Look(place.inode).kind == Inode::kDir) {
@@ -399,12 +433,13 @@ absl::Status SimDisk::DoList(std::string_view dir,
   entries->clear();
   if (!options_.object_store) {
     HF_ASSIGN_OR_RETURN(const Place place, Find(dir));
-    if (place.inode == kNoInode) return NotFound(dir);
-    const Inode& inode = Look(place.inode);
+    if (place.seen == kNoInode) return NotFound(dir);
+    const Inode& inode = Look(place.seen);
     if (inode.kind != Inode::kDir) return WrongKind(dir, "a directory");
     for (const auto& [name, entry] : inode.entries) {
-      if (entry.now() == kNoInode || ckpt::IsTempName(name)) continue;
-      entries->push_back({name, Look(entry.now()).kind == Inode::kDir});
+      const InodeId seen = SeenIn(inode, name, /*listed=*/true);
+      if (seen == kNoInode || ckpt::IsTempName(name)) continue;
+      entries->push_back({name, Look(seen).kind == Inode::kDir});
     }
     return absl::OkStatus();
   }
@@ -441,8 +476,8 @@ absl::Status SimDisk::DoFreeSpace(std::string_view dir, uint64_t* bytes) const {
     return absl::UnimplementedError("sim: an object store has no size");
   }
   HF_ASSIGN_OR_RETURN(const Place place, Find(dir));
-  if (place.inode == kNoInode) return NotFound(dir);
-  if (Look(place.inode).kind != Inode::kDir)
+  if (place.seen == kNoInode) return NotFound(dir);
+  if (Look(place.seen).kind != Inode::kDir)
     return WrongKind(dir, "a directory");
   const uint64_t used = UsedSpace();
   *bytes = options_.capacity_bytes > used ? options_.capacity_bytes - used : 0;

@@ -48,6 +48,12 @@ struct SimDiskOptions {
   // Names survive in the order in which they were changed, as in a journal: a
   // cut leaves a prefix of the changes, and a rename is whole or absent.
   bool journaled_names = false;
+  // As network file systems cache: what one process does to names and sizes is
+  // seen by those that live already only up to so many operations later (up to
+  // twice as many in listings), and each at another time. What must be
+  // exclusive is decided by what is there, not by what is seen. Not for object
+  // stores.
+  int64_t late_ops = 0;
   // Files may hold so many bytes together; more is kResourceExhausted.
   uint64_t capacity_bytes = UINT64_MAX;
   // Canaries, promises broken on purpose: sweeps must notice.
@@ -76,6 +82,8 @@ class SimDisk {
   void ClearFaults() { faults_.ClearFaults(); }
   // Another capacity from now on; see SimDiskOptions.
   void LimitSpace(uint64_t bytes) { options_.capacity_bytes = bytes; }
+  // From now on; see SimDiskOptions.
+  void SetLateOps(int64_t ops) { options_.late_ops = ops; }
 
   // Cuts the power, unless it is off already, decides what survived, and
   // switches on again. Every SimStorage made before is dead. Other values of
@@ -139,6 +147,7 @@ class SimDisk {
   absl::Status DoFreeSpace(std::string_view dir, uint64_t* bytes) const;
 
  private:
+  struct Entry;
   struct Inode;
   struct Place;
   struct InFlight {
@@ -153,7 +162,17 @@ class SimDisk {
   const Inode& Look(InodeId id) const;
   Inode& Change(InodeId id);
   InodeId NewInode(int kind);
+  // By what the process of the last Decide sees; Place has both at its end.
   absl::StatusOr<Place> Find(std::string_view name) const;
+  // sim_disk_views.cc
+  int64_t LateOps(uint64_t change, int process) const;
+  InodeId SeenIn(const Inode& dir, const std::string& name,
+                 bool listed = false) const;
+  uint64_t SizeSeen(const Inode& file) const;
+  void NoteChange(Entry& entry, InodeId to);
+  void NoteSize(Inode& file, uint64_t before);
+  void Learn(const Place& place);
+  void ForgetViews();
   InodeId FindExisting(std::string_view name) const;
   void SetEntry(const Place& place, InodeId to);
   uint64_t UsedSpace() const;
@@ -175,6 +194,14 @@ class SimDisk {
   uint64_t synced_change_ = 0;
   uint64_t era_ = 1;  // Power cycles so far, and one.
   uint64_t streams_ = 0;
+  // Views, with late_ops.
+  int viewer_ = -1;   // of the last Decide; -1: sees all
+  int64_t tick_ = 0;  // decisions so far
+  struct Attached {
+    uint64_t change = 0;
+    int64_t tick = 0;
+  };
+  std::map<int, Attached> attached_;
 };
 
 }  // namespace holdfast::tests

@@ -29,6 +29,7 @@ Mood DrawMood(SimRandom& random) {
 
 void SimDisk::PowerCycle(uint64_t fate) {
   AbandonAllWrites();
+  ForgetViews();
   SimRandom random(options_.seed ^ fate * 0x9E3779B97F4A7C15,
                    /*stream=*/0xFA7E0000 + era_);
   SettleEntries(random);

@@ -29,12 +29,20 @@ struct Dirty {
 };
 
 // A directory entry: what it was when last safe, then each value since.
-struct Entry {
+struct SimDisk::Entry {
   struct Value {
     InodeId inode{};
     uint64_t change = 0;  // When, in the order of all names' changes.
   };
   std::vector<Value> history;
+  // What was there before, and each change since that somebody may not see yet.
+  struct Shown {
+    Value value;
+    int process = -1;  // Whose change it is.
+    int64_t tick = 0;
+    std::set<int> learned;  // Who was told by a refusal.
+  };
+  std::vector<Shown> shown;
 
   InodeId now() const { return history.back().inode; }
   void Settle() { history.erase(history.begin(), history.end() - 1); }
@@ -49,6 +57,11 @@ struct SimDisk::Inode {
   std::vector<std::byte> safe;
   std::map<uint64_t, Dirty> dirty;  // By sector.
   std::set<uint64_t> lost;          // Visible, but no sync will keep it.
+  // For processes that do not see the newest size yet.
+  uint64_t size_before = 0;
+  int64_t size_tick = 0;  // 0: it never changed
+  uint64_t size_change = 0;
+  int size_process = -1;
 
   // Directories.
   std::map<std::string, Entry> entries;
@@ -86,7 +99,8 @@ struct SimDisk::Inode {
 struct SimDisk::Place {
   InodeId parent{};
   std::string last;
-  InodeId inode{};
+  InodeId inode{};  // what is there
+  InodeId seen{};   // what the process sees
 };
 
 }  // namespace holdfast::tests

@@ -55,7 +55,7 @@ SimRank::SimRank(const SimWorldOptions& options, SimDisk& disk, SimClock& clock,
       regions_(Spans(memory_)),
       stored_(layout->StoredBy(rank)),
       wanted_(layout->WantedBy(rank)),
-      plans_(layout, rank),
+      plans_(layout, rank, options.files_per_dir),
       fence_(std::make_unique<ckpt::Fence>(plans_.SnapshotUnits(), regions_,
                                            clock, options.fence)),
       target_(regions_) {

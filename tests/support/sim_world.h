@@ -50,6 +50,7 @@ struct SimWorldOptions {
   SimDiskOptions disk;  // its seed is taken from `seed`
   SimNetworkOptions network;
   ckpt::SaveHostOptions saves;
+  uint32_t files_per_dir = 0;
   ckpt::FenceOptions fence;
   // The optimizer waits so long for a unit, then poisons the save.
   absl::Duration fence_wait = absl::Seconds(20);

@@ -96,6 +96,16 @@ std::string DecodeError(const std::vector<std::byte>& bytes,
   return decoded.status().ToString();
 }
 
+TEST(ManifestTest, FilesMayLieInDirectoriesThatOlderReadersRefuseByName) {
+  Manifest m = SampleManifest();
+  m.files[0].name = "d0000/shard-00000.hf";
+  m.files[1].name = "d0001/shard-00001.hf";
+  m.features_must = {"directories"};
+  const absl::StatusOr<Manifest> back = DecodeManifest(EncodeManifest(m));
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(*back, m);
+}
+
 TEST(ManifestTest, ComesBackAsItWas) {
   for (const Manifest& manifest :
        {SampleManifest(), RichManifest(), Manifest{}}) {
@@ -224,6 +234,18 @@ TEST(ManifestTest, EachRuleNamesWhatBreaksIt) {
       {[](Manifest* m) { m->files.pop_back(); },
        "lists 14 of the 24 elements of item 'w' (weight)"},
       {[](Manifest* m) { m->files[1].name = "a/b"; }, "a file 'a/b'"},
+      {[](Manifest* m) { m->files[1].name = "d0000/d0001/b"; },
+       "a file 'd0000/d0001/b'"},
+      {[](Manifest* m) { m->files[1].name = "d0000/.b"; }, "a file 'd0000/.b'"},
+      {[](Manifest* m) { m->files[1].name = "d0000/"; }, "a file 'd0000/'"},
+      {[](Manifest* m) { m->files[1].name = "d0000/MANIFEST"; },
+       "a file 'd0000/MANIFEST'"},
+      {[](Manifest* m) { m->files[1].name = "d00000/b"; }, "a file 'd00000/b'"},
+      {[](Manifest* m) { m->files[1].name = "d0000"; }, "a file 'd0000'"},
+      {[](Manifest* m) { m->files[1].name = "d0000/b"; },
+       "lists files in directories, its features say otherwise"},
+      {[](Manifest* m) { m->features_must = {"directories"}; },
+       "lists no files in directories"},
       {[](Manifest* m) { m->files[1].name = ".."; }, "a file '..'"},
       {[](Manifest* m) { m->files[1].name = "MANIFEST"; }, "a file 'MANIFEST'"},
       {[](Manifest* m) { m->files[1].name = ""; }, "a file ''"},
