@@ -7,6 +7,7 @@
 // timing. The order changes from round to round.
 //
 //   bench_save --dir DIR [--mib 2048] [--rounds 9] [--optimizer-ms 0]
+//              [--queue-depth N]
 //   holdfast launch -n 4 -- bench_save --dir DIR ...
 //
 // With --optimizer-ms something walks through the state once, through the
@@ -41,6 +42,7 @@ struct Options {
   int64_t mib = 2048;
   int rounds = 9;
   int64_t optimizer_ms = 0;
+  int queue_depth = 0;  // 0: what users have
 };
 
 class SaveBench {
@@ -60,6 +62,7 @@ class SaveBench {
     checkpoint.run_dir = run_;
     // Removal is this program's, outside the timing.
     checkpoint.keep_last = 1 << 20;
+    if (options.queue_depth > 0) checkpoint.queue_depth = options.queue_depth;
     auto opened =
         ckpt::Checkpointer::Open(checkpoint, ranks_.OpenGroup(), layout_,
                                  memory_.spans(), ckpt::RealClock());
@@ -227,6 +230,7 @@ int Main(int argc, char** argv) {
                             {"mib", required_argument, nullptr, 'm'},
                             {"rounds", required_argument, nullptr, 'r'},
                             {"optimizer-ms", required_argument, nullptr, 'o'},
+                            {"queue-depth", required_argument, nullptr, 'q'},
                             {nullptr, 0, nullptr, 0}};
   for (int c; (c = getopt_long(argc, argv, "", options, nullptr)) != -1;) {
     bool good = c != '?';
@@ -234,6 +238,7 @@ int Main(int argc, char** argv) {
     if (c == 'm') good = absl::SimpleAtoi(optarg, &parsed.mib);
     if (c == 'r') good = absl::SimpleAtoi(optarg, &parsed.rounds);
     if (c == 'o') good = absl::SimpleAtoi(optarg, &parsed.optimizer_ms);
+    if (c == 'q') good = absl::SimpleAtoi(optarg, &parsed.queue_depth);
     if (!good) return 64;
   }
   if (parsed.dir.empty() || parsed.mib < 1 || parsed.rounds < 1) return 64;
