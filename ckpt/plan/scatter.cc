@@ -128,21 +128,65 @@ std::byte* Scatter::Place(const ReadStep& step, uint64_t row, uint64_t from,
 
 std::span<std::byte> Scatter::PlaceOf(
     uint32_t file, uint64_t offset, uint64_t size,
-    std::span<const std::span<std::byte>> regions) const {
-  std::span<std::byte> place;
-  EachPiece(
-      file, offset, offset + size,
-      [&](const ReadStep& step, uint64_t row, uint64_t from, uint64_t to) {
-        if (!place.empty() || from != offset || to != offset + size) {
-          return;  // another step may have all of it
+    std::span<const std::span<std::byte>> regions,
+    const Padding& padding) const {
+  // Bytes [from, to) of the file, and where in a region the first of them goes.
+  struct Piece {
+    uint64_t from = 0;
+    uint64_t to = 0;
+    uint32_t region = 0;
+    uint64_t at = 0;
+  };
+  // What lies in more pieces than a unit has tensors is not in one place.
+  constexpr size_t kPiecesMax = 64;
+  std::vector<Piece> pieces;
+  const uint64_t end = offset + size;
+  EachMeeting(
+      file, offset, end,
+      [&](const ReadStep& step, uint64_t first_row, uint64_t end_row) {
+        if (pieces.size() + (end_row - first_row) > kPiecesMax) {
+          pieces.clear();
+          return false;
         }
-        std::byte* const memory = Place(step, row, from, regions);
-        if (reinterpret_cast<uintptr_t>(memory) % AlignedBuffer::kAlignment ==
-            0) {
-          place = {memory, size};
+        for (uint64_t row = first_row; row < end_row; ++row) {
+          const uint64_t row_begin = step.file_offset + row * step.file_stride;
+          const uint64_t from = std::max(row_begin, offset);
+          pieces.push_back({from, std::min(row_begin + step.row_bytes, end),
+                            step.region,
+                            step.region_offset + row * step.region_stride +
+                                (from - row_begin)});
         }
+        return true;
       });
-  return place;
+  std::sort(pieces.begin(), pieces.end(),
+            [](const Piece& a, const Piece& b) { return a.from < b.from; });
+  for (const Piece& first : pieces) {
+    if (first.from != offset) break;
+    const auto is_padding = [&](uint64_t from, uint64_t to) {
+      return from == to ||
+             (padding.InFile(file, from, to) &&
+              padding.InRegion(first.region, first.at + (from - offset),
+                               first.at + (to - offset)));
+    };
+    uint64_t placed = offset;
+    for (const Piece& piece : pieces) {
+      if (piece.region == first.region && piece.from >= placed &&
+          piece.at == first.at + (piece.from - offset) &&
+          is_padding(placed, piece.from)) {
+        placed = piece.to;
+      }
+    }
+    if (!is_padding(placed, end)) continue;
+    HF_CHECK(first.region < regions.size() &&
+                 first.at + size <= regions[first.region].size(),
+             "a step into region %d of %d, offset %d", first.region,
+             regions.size(), first.at);
+    std::byte* const memory = regions[first.region].data() + first.at;
+    if (reinterpret_cast<uintptr_t>(memory) % AlignedBuffer::kAlignment == 0) {
+      return {memory, size};
+    }
+  }
+  return {};
 }
 
 uint64_t Scatter::ScatterBytes(

@@ -15,6 +15,7 @@
 
 #include "ckpt/format/shard.h"
 #include "ckpt/plan/load_plan.h"
+#include "ckpt/plan/padding.h"
 
 namespace holdfast::ckpt {
 
@@ -50,10 +51,11 @@ class Scatter {
 
   // The one piece of the regions where bytes [offset, offset + size) of `file`
   // belong, if they all belong to one place, in this order and aligned for
-  // direct I/O; else empty.
-  std::span<std::byte> PlaceOf(
-      uint32_t file, uint64_t offset, uint64_t size,
-      std::span<const std::span<std::byte>> regions) const;
+  // direct I/O; else empty. Bytes that are padding on both sides may lie
+  // between and after what is wanted.
+  std::span<std::byte> PlaceOf(uint32_t file, uint64_t offset, uint64_t size,
+                               std::span<const std::span<std::byte>> regions,
+                               const Padding& padding) const;
 
   // `bytes` are those of `file` from `offset` on. Copies what any step wants of
   // them into `regions`, by number; returns how many bytes that were. After

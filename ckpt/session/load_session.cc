@@ -81,7 +81,8 @@ struct Loader::State {
         manifest(manifest),
         items(items),
         wanted(wanted),
-        target(target) {}
+        target(target),
+        padding(manifest, *items, *wanted) {}
 
   Io* const io;
   UnitReader reader;
@@ -89,6 +90,7 @@ struct Loader::State {
   const std::vector<ItemSpec>* const items;
   const Holding* const wanted;
   const LoadTarget* const target;
+  const Padding padding;
   LoadPlan plan;
   std::optional<Scatter> scatter;
   uint64_t bytes_put = 0;  // of what this rank has read
@@ -161,7 +163,8 @@ Task<absl::Status> Loader::LoadAlone() {
     };
     FileWant::Place place = [&scatter, &state, file](uint64_t offset,
                                                      uint64_t size) {
-      return scatter.PlaceOf(file, offset, size, state.target->regions());
+      return scatter.PlaceOf(file, offset, size, state.target->regions(),
+                             state.padding);
     };
     wants.push_back({file, std::move(pick), std::move(place)});
   }
@@ -195,7 +198,8 @@ Task<absl::Status> Loader::LoadShared() {
     };
     FileWant::Place place = [&reads, &state, file](uint64_t offset,
                                                    uint64_t size) {
-      return reads.own().PlaceOf(file, offset, size, state.target->regions());
+      return reads.own().PlaceOf(file, offset, size, state.target->regions(),
+                                 state.padding);
     };
     wants.push_back({file, std::move(pick), std::move(place)});
   }

@@ -24,6 +24,12 @@ std::vector<Unit> UnitsOf(std::vector<uint32_t> blocks) {
   return units;
 }
 
+Manifest WithFiles(size_t count) {
+  Manifest manifest;
+  manifest.files.resize(count);
+  return manifest;
+}
+
 TEST(ScatterTest, ReadsTheUnitsThatAStepTouchesAndJoinsNeighbours) {
   LoadPlan plan;
   plan.steps = {{.file = 2, .file_offset = 8190, .row_bytes = 4},
@@ -81,19 +87,75 @@ TEST(ScatterTest, APlaceIsOnePieceThatHoldsAllAndIsAligned) {
        .row_bytes = 4096,
        .rows = 2}};
   const Scatter scatter(plan);
+  const Manifest manifest = WithFiles(2);
+  const Padding padding(&manifest, {}, {});
   const auto place = [&](uint64_t offset, uint64_t size) {
-    const auto bytes = scatter.PlaceOf(0, offset, size, regions);
+    const auto bytes = scatter.PlaceOf(0, offset, size, regions, padding);
     return bytes.empty() ? -1 : bytes.data() - memory.data();
   };
   EXPECT_EQ(place(4096, 8192), 8192);
   EXPECT_EQ(place(8192, 4096), 12288);
-  EXPECT_EQ(scatter.PlaceOf(0, 8192, 4096, regions).size(), 4096);
+  EXPECT_EQ(scatter.PlaceOf(0, 8192, 4096, regions, padding).size(), 4096);
   EXPECT_EQ(place(4096, 12288), -1) << "its end is wanted by nobody";
   EXPECT_EQ(place(16384, 4096), -1) << "not aligned";
   EXPECT_EQ(place(28672, 4096), 28672);
   EXPECT_EQ(place(32768, 4096), 36864);
   EXPECT_EQ(place(28672, 8192), -1) << "rows apart";
-  EXPECT_EQ(scatter.PlaceOf(1, 4096, 4096, regions).size(), 0);
+  EXPECT_EQ(scatter.PlaceOf(1, 4096, 4096, regions, padding).size(), 0);
+}
+
+TEST(ScatterTest, PaddingOnBothSidesDoesNotPartAPlace) {
+  AlignedBuffer memory(40960);
+  const std::vector<std::span<std::byte>> regions = {memory.span()};
+  // Three tensors of 5,000, 8,192 and 100 bytes, stored side by side from
+  // 4,096.
+  const std::vector<ItemSpec> items = {{"a", "w", DType::kU8, {5000}},
+                                       {"b", "w", DType::kU8, {8192}},
+                                       {"c", "w", DType::kU8, {100}}};
+  Manifest manifest = WithFiles(1);
+  const auto chunk = [](ItemIndex item, uint64_t offset, uint64_t bytes) {
+    Chunk stored;
+    stored.item = item;
+    stored.offset = offset;
+    stored.bytes_stored = bytes;
+    return stored;
+  };
+  manifest.files[0].chunks = {chunk(0, 4096, 5000), chunk(1, 12288, 8192),
+                              chunk(2, 20480, 100)};
+  const auto fragment = [](ItemIndex item, int64_t count, uint64_t offset) {
+    Fragment held;
+    held.item = item;
+    held.count = count;
+    held.offset = offset;
+    return held;
+  };
+  Holding wanted;
+  wanted.fragments = {fragment(0, 5000, 8192), fragment(1, 8192, 16384),
+                      fragment(2, 100, 24576)};
+  LoadPlan plan;
+  plan.steps = {
+      {.file_offset = 4096, .region_offset = 8192, .row_bytes = 5000},
+      {.file_offset = 12288, .region_offset = 16384, .row_bytes = 8192},
+      {.file_offset = 20480, .region_offset = 24576, .row_bytes = 100}};
+  constexpr uint64_t kSize = 20480;
+  const auto place = [&] {
+    return Scatter(plan).PlaceOf(0, 4096, kSize, regions,
+                                 Padding(&manifest, items, wanted));
+  };
+  ASSERT_EQ(place().data(), memory.data() + 8192);
+  EXPECT_EQ(place().size(), kSize);
+
+  // In this job the first tensor goes on where the file has padding.
+  wanted.fragments[0].count = 6000;
+  EXPECT_TRUE(place().empty());
+  wanted.fragments[0].count = 5000;
+  // In that file it does, and this job wants less of it.
+  manifest.files[0].chunks[0].bytes_stored = 6000;
+  EXPECT_TRUE(place().empty());
+  manifest.files[0].chunks[0].bytes_stored = 5000;
+  // Another order in memory.
+  std::swap(plan.steps[1].region_offset, plan.steps[2].region_offset);
+  EXPECT_TRUE(place().empty());
 }
 
 TEST(ScatterTest, BytesThatAreInPlaceCountAndGoWhereElseTheyAreWanted) {
@@ -103,7 +165,9 @@ TEST(ScatterTest, BytesThatAreInPlaceCountAndGoWhereElseTheyAreWanted) {
   plan.steps = {{.file_offset = 4096, .row_bytes = 4096},
                 {.file_offset = 5000, .region_offset = 8192, .row_bytes = 10}};
   const Scatter scatter(plan);
-  const auto place = scatter.PlaceOf(0, 4096, 4096, regions);
+  const Manifest manifest = WithFiles(2);
+  const auto place =
+      scatter.PlaceOf(0, 4096, 4096, regions, Padding(&manifest, {}, {}));
   ASSERT_EQ(place.data(), memory.data());
   for (size_t i = 0; i < place.size(); ++i) place[i] = std::byte(i % 251);
   EXPECT_EQ(scatter.ScatterBytes(0, 4096, place, regions), 4106u);
