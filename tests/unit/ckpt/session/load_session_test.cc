@@ -55,7 +55,7 @@ TEST_F(LoadSessionTest, OnTheLayoutOfTheSaveUnitsAreReadStraightIntoPlace) {
   const LoadOutcome placed = Load(*saved_layout_, Rank{0}, Placed());
   ASSERT_TRUE(placed.status.ok()) << placed.status;
   EXPECT_GT(placed.bytes_placed, placed.bytes_wanted / 4);
-  EXPECT_LE(placed.bytes_placed, placed.bytes_wanted);
+  EXPECT_LT(placed.bytes_placed, placed.bytes_read);
 
   const LoadOutcome buffered = Load(*saved_layout_, Rank{0}, Buffered());
   ASSERT_TRUE(buffered.status.ok()) << buffered.status;
