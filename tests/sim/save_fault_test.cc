@@ -8,6 +8,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/support/sim_cases.h"
+#include "tests/support/sim_world.h"
 
 namespace holdfast::tests {
 namespace {
@@ -82,6 +83,33 @@ INSTANTIATE_TEST_SUITE_P(All, OperationFaultTest,
                          [](const testing::TestParamInfo<SimOp>& info) {
                            return std::string(Name(info.param));
                          });
+
+TEST(SaveFaultTest, AnAttemptWhoseDirectoriesCouldNotAllBeMadeIsSwept) {
+  SimWorldOptions options;
+  options.seed = 3;
+  options.files_per_dir = 1;
+  SimWorld world(options);
+  SimJob& job = world.StartJob(3);
+  ASSERT_TRUE(world.Claim(job).ok());
+  ASSERT_TRUE(world.Save(job, 100).ok());
+  SimFault fault;
+  fault.op = SimOp::kMakeDir;
+  fault.nth = 3;  // the attempt's own, and one of three inside, are there
+  fault.status = absl::UnavailableError("injected");
+  world.disk().Inject(fault);
+  EXPECT_FALSE(world.Save(job, 200).ok());
+  const auto names_of_200 = [&] {
+    int count = 0;
+    for (const std::string& name : world.disk().Names()) {
+      count += name.find("step-000000200") != std::string::npos;
+    }
+    return count;
+  };
+  EXPECT_GT(names_of_200(), 0);
+  ASSERT_TRUE(world.Save(job, 300).ok());
+  world.FinishRetention(job);
+  EXPECT_EQ(names_of_200(), 0);
+}
 
 TEST(SaveFaultTest, MessagesThatAreMinutesLateCommitNothingWrong) {
   Seen seen;
