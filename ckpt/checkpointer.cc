@@ -14,6 +14,7 @@
 #include "ckpt/base/log.h"
 #include "ckpt/base/status_macros.h"
 #include "ckpt/ckpt_thread.h"
+#include "ckpt/format/codec.h"
 #include "ckpt/session/save_plans.h"
 #include "ckpt/snapshot/fence.h"
 #include "ckpt/storage/raw_speed.h"
@@ -56,6 +57,19 @@ absl::Status CheckOptions(const CheckpointerOptions& options) {
         absl::StrFormat("the queue depth is %d; it must be at most %d",
                         options.queue_depth, kQueueDepthMax));
   }
+  if (options.codec != "none" && options.codec != kZstdName) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("checkpoint.codec is '%s'; it must be none or %s",
+                        options.codec, kZstdName));
+  }
+  if (options.codec_level < kZstdLevelMin ||
+      options.codec_level > ZstdLevelMax()) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "checkpoint.codec_level is %d; it must be from %d to %d",
+        options.codec_level, kZstdLevelMin, ZstdLevelMax()));
+  }
+  HF_RETURN_IF_ERROR(
+      at_least("checkpoint.codec_threads", options.codec_threads, 0));
   for (const int64_t timeout :
        {options.begin_timeout_ms, options.vote_timeout_ms,
         options.io_timeout_ms, options.load_timeout_ms,

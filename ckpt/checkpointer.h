@@ -77,6 +77,12 @@ struct CheckpointerOptions {
   std::string storage = "auto";
   int queue_depth = 64;   // units in flight
   bool direct_io = true;  // O_DIRECT where the file system allows it
+  // "none" or "zstd": units are compressed, as byte planes, on their way to the
+  // file (ckpt/format/codec.h has the levels). By so many threads of its own on
+  // each rank; 0: by the checkpoint thread.
+  std::string codec = "none";
+  int codec_level = 0;
+  int codec_threads = 0;
   // Faults to inject, for drills and tests (ckpt/storage/fault_storage.h); ""
   // for none.
   std::string fault_spec;

@@ -95,6 +95,9 @@ SaveHostOptions HostOptions(const CheckpointerOptions& options) {
   host.save.writer.create_patience =
       absl::Milliseconds(options.begin_timeout_ms) / 2;
   host.save.writer.recheck = options.recheck_after_write;
+  if (options.codec == kZstdName) host.save.writer.codec = Codec::kZstd;
+  host.save.writer.codec_level = options.codec_level;
+  host.save.writer.codec_threads = options.codec_threads;
   host.retention.keep_last = options.keep_last;
   host.retention.keep_every = options.keep_every;
   host.retention.keep_older_s = options.keep_older_s;
@@ -175,7 +178,7 @@ absl::Status CkptThread::OpenStorages() {
 
   std::vector<std::span<std::byte>> buffers = regions_;
   buffers.push_back(fence_->arena());
-  buffers.push_back(host_->saves().blocks());
+  for (const auto& blocks : host_->saves().blocks()) buffers.push_back(blocks);
   std::erase_if(buffers, [](std::span<std::byte> b) { return b.empty(); });
   storage_->RegisterBuffers(buffers);
   target_ = std::make_unique<LoadTarget>(regions_);

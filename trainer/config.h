@@ -73,7 +73,9 @@ struct CheckpointConfig {
   FilesChoice files = FilesChoice::kPerRank;
   int64_t files_per_dir = 1024;  // 0: all in one directory.
   CodecChoice codec = CodecChoice::kNone;
-  int64_t failures_max = 3;  // Failed saves in a row that end a run.
+  int64_t codec_level = 0;
+  int64_t codec_threads = 0;  // Of each rank; 0: the checkpoint thread.
+  int64_t failures_max = 3;   // Failed saves in a row that end a run.
 
   friend bool operator==(const CheckpointConfig&,
                          const CheckpointConfig&) = default;

@@ -255,9 +255,6 @@ absl::Status CheckBuilt(const Config& config) {
       {config.checkpoint.files != FilesChoice::kPerRank,
        "checkpoint.files: this build writes one file a rank; use \"per_rank\" "
        "(and checkpoint.files_per_dir)"},
-      {config.checkpoint.codec != CodecChoice::kNone,
-       "checkpoint.codec = \"zstd\": this build saves plain bytes; use "
-       "\"none\""},
   };
   for (const auto& [asked, refusal] : unbuilt) {
     if (asked) return absl::UnimplementedError(refusal);

@@ -199,6 +199,9 @@ absl::Status OpenCheckpointer(TrainRun& run, TrainEnv& env) {
   options.vote_timeout_ms = config.vote_timeout_ms;
   options.queue_depth = static_cast<int>(config.queue_depth);
   options.direct_io = config.direct_io;
+  if (config.codec == CodecChoice::kZstd) options.codec = "zstd";
+  options.codec_level = static_cast<int>(config.codec_level);
+  options.codec_threads = static_cast<int>(config.codec_threads);
   // Before the watchdog, so that the load says who is missing.
   options.load_timeout_ms = run.config.fault.start_timeout_s * 900;
   switch (config.storage) {

@@ -105,7 +105,7 @@ absl::Status PlainUnits::MaybeEnd(size_t unit) {
 
 SaveFileFacts PlainUnits::facts() const {
   return {plans_->own().index_offset, plans_->own().file_bytes,
-          static_cast<uint32_t>(index_.size())};
+          static_cast<uint32_t>(index_.size()), /*plain_bytes=*/0};
 }
 
 std::vector<std::byte> PlainUnits::EncodeIndex() const {

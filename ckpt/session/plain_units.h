@@ -29,7 +29,7 @@ class PlainUnits final : public SaveUnits {
   absl::Status OnWritten(size_t unit, const absl::Status& status) override;
   void Stop() override { stopped_ = true; }
 
-  bool idle() const override { return true; }
+  bool Idle() override { return true; }
   bool eager() const override { return !stopped_ && hashed_ < begun_; }
   size_t begun() const override { return begun_; }
   size_t ended() const override { return ended_; }

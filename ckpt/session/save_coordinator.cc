@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "ckpt/base/check.h"
 #include "ckpt/base/log.h"
+#include "ckpt/format/codec.h"
 #include "ckpt/session/catalog.h"
 #include "ckpt/session/messages.h"
 #include "ckpt/session/rank_names.h"
@@ -34,6 +35,12 @@ absl::Status FirstError(const std::vector<Io::Ref>& calls) {
     if (!call->status.ok()) return call->status;
   }
   return absl::OkStatus();
+}
+
+// The length of the data area of the plain file.
+uint64_t PlainBytes(const SavePlans::Summary& plan) {
+  return plan.file_bytes - 2 * kShardBlockBytes -
+         ShardIndexBytes(plan.unit_count);
 }
 
 }  // namespace
@@ -138,8 +145,10 @@ absl::Status SaveCoordinator::Missing() const {
 absl::Status SaveCoordinator::CheckVote(Rank rank,
                                         const VoteMessage& vote) const {
   const SavePlans::Summary& plan = plans_->Of(rank);
-  if (vote.plan_hash == plan.hash && vote.file_bytes == plan.file_bytes &&
-      vote.unit_count == plan.unit_count) {
+  // A coded file may have any length that is possible; ValidateManifest looks.
+  if (vote.plan_hash == plan.hash && vote.unit_count == plan.unit_count &&
+      (vote.plain_bytes > 0 ? vote.plain_bytes == PlainBytes(plan)
+                            : vote.file_bytes == plan.file_bytes)) {
     return absl::OkStatus();
   }
   return Doing(
@@ -151,6 +160,14 @@ absl::Status SaveCoordinator::CheckVote(Rank rank,
                       Index(rank), env_.group->HostOf(rank), vote.plan_hash,
                       vote.file_bytes, vote.unit_count, plan.hash,
                       plan.file_bytes, plan.unit_count));
+}
+
+uint64_t SaveCoordinator::bytes_total() const {
+  uint64_t bytes = 0;
+  for (const auto& vote : votes_) {
+    if (vote.has_value()) bytes += vote->file_bytes;
+  }
+  return bytes;
 }
 
 Manifest SaveCoordinator::BuildManifest() const {
@@ -175,8 +192,10 @@ Manifest SaveCoordinator::BuildManifest() const {
       manifest.item_digests[item] += digest;
     }
     const SavePlans::Summary& plan = plans_->Of(Rank{static_cast<int>(rank)});
-    manifest.files.push_back({plans_->names().NameOf(rank), plan.file_bytes,
-                              plan.unit_count, vote.crc_index, plan.chunks});
+    manifest.files.push_back({plans_->names().NameOf(rank), vote.file_bytes,
+                              plan.unit_count, vote.crc_index, plan.chunks,
+                              vote.plain_bytes});
+    if (vote.plain_bytes > 0) manifest.features_must.assign(1, kZstdName);
   }
   return manifest;
 }

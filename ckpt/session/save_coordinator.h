@@ -75,6 +75,8 @@ class SaveCoordinator {
   // Ranks that may still touch the attempt: those that got a Begin and have not
   // said Done.
   std::vector<int> UndoneRanks() const;
+  // Of the files that were voted for, as stored.
+  uint64_t bytes_total() const;
   // False: no message of this attempt was sent, since the directory, or one in
   // it, could not be made.
   bool begun() const { return begun_; }

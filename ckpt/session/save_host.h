@@ -18,6 +18,7 @@
 #ifndef HOLDFAST_CKPT_SESSION_SAVE_HOST_H_
 #define HOLDFAST_CKPT_SESSION_SAVE_HOST_H_
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -62,7 +63,7 @@ class SaveHost {
               std::optional<CheckpointId> parent, RunLedger ledger);
 
   // Memory for Storage::RegisterBuffers, besides the snapshot's.
-  std::span<std::byte> blocks() { return writer_.blocks(); }
+  std::array<std::span<std::byte>, 2> blocks() { return writer_.blocks(); }
 
   // The snapshot is armed and is released by the end of the save. Not busy().
   void Begin(int64_t step, std::map<std::string, std::string> attributes);

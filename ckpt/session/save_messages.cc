@@ -52,6 +52,7 @@ std::vector<std::byte> Encode(const VoteMessage& message) {
   writer.Fixed(static_cast<uint8_t>(message.busy));
   writer.Fixed(message.plan_hash);
   writer.Fixed(message.file_bytes);
+  writer.Fixed(message.plain_bytes);
   writer.Fixed(message.unit_count);
   writer.Fixed(message.crc_index);
   writer.Varint(message.digests.size());
@@ -71,6 +72,7 @@ absl::StatusOr<VoteMessage> DecodeVote(std::span<const std::byte> body) {
   message.busy = reader.Fixed<uint8_t>() != 0;
   message.plan_hash = reader.Fixed<uint64_t>();
   message.file_bytes = reader.Fixed<uint64_t>();
+  message.plain_bytes = reader.Fixed<uint64_t>();
   message.unit_count = reader.Fixed<uint32_t>();
   message.crc_index = reader.Fixed<uint32_t>();
   message.digests.resize(reader.Count(kDigestBytes));

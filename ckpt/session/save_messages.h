@@ -58,7 +58,8 @@ struct VoteMessage {
   bool busy = false;    // no, because the save before is not over here
   // Of a yes only.
   uint64_t plan_hash = 0;
-  uint64_t file_bytes = 0;
+  uint64_t file_bytes = 0;   // as stored
+  uint64_t plain_bytes = 0;  // of a coded file, as in its footer
   uint32_t unit_count = 0;
   uint32_t crc_index = 0;
   std::vector<std::pair<ItemIndex, Digest128>> digests;

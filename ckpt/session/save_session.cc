@@ -170,8 +170,10 @@ absl::Status SaveSession::Explain(const absl::Status& own) const {
 void SaveSession::VoteYes() {
   VoteMessage vote;
   vote.plan_hash = plans_->own_hash();
-  vote.file_bytes = plans_->own().file_bytes;
-  vote.unit_count = plans_->own().units.size();
+  const SaveFileFacts facts = writer_->facts();
+  vote.file_bytes = result_.bytes = facts.file_bytes;
+  vote.plain_bytes = facts.plain_bytes;
+  vote.unit_count = facts.unit_count;
   vote.crc_index = writer_->crc_index();
   const std::vector<Digest128>& digests = writer_->item_digests();
   for (ItemIndex item = 0; item < digests.size(); ++item) {
@@ -235,7 +237,7 @@ void SaveSession::Poll() {
   if (coordinator_.has_value() && coordinator_->outcome().has_value() &&
       result_.status.ok() && result_.outcome == SaveOutcome::kCommitted) {
     result_.total = coordinator_->decided_at() - started_at_;
-    result_.bytes_total = plans_->TotalBytes();
+    result_.bytes_total = coordinator_->bytes_total();
   }
 }
 

@@ -7,6 +7,8 @@
 //
 //   plain_units.h    written from the snapshot's own memory, so given back when
 //                    it is written and hashed
+//   packed_units.h   compressed into a buffer, so given back before it is
+//                    written
 //
 // Thread: the ckpt thread. Memory: taken by the constructor, used for save
 //     after save; from Start to the last unit nothing is allocated.
@@ -31,6 +33,7 @@ struct SaveFileFacts {
   uint64_t index_offset = 0;  // where the units end
   uint64_t file_bytes = 0;    // footer included
   uint32_t unit_count = 0;
+  uint64_t plain_bytes = 0;  // of a coded file, as in its footer
 };
 
 class SaveUnits {
@@ -41,11 +44,11 @@ class SaveUnits {
 
   virtual ~SaveUnits() = default;
 
-  // A save begins; the snapshot is armed, and idle() is true.
+  // A save begins; the snapshot is armed, and Idle() is true.
   virtual void Start() = 0;
 
-  // Begins what can be begun, submits what can be written, and hashes at most
-  // one unit. Not OK: the save has failed.
+  // Begins what can be begun, submits what can be written, and hashes (and
+  // codes) at most one unit. Not OK: the save has failed.
   virtual absl::Status Poll(const Write& write) = 0;
 
   // The answer to a write. Not OK: the save has failed.
@@ -54,8 +57,9 @@ class SaveUnits {
   // The save has failed: no unit is begun or ended any more.
   virtual void Stop() = 0;
 
-  // Nothing but unanswered writes uses the snapshot's memory.
-  virtual bool idle() const = 0;
+  // Nothing but unanswered writes uses the snapshot's memory. After Stop: asked
+  // until it is true.
+  virtual bool Idle() = 0;
   // There is work for Poll now.
   virtual bool eager() const = 0;
   virtual size_t begun() const = 0;
@@ -69,6 +73,8 @@ class SaveUnits {
   virtual SaveFileFacts facts() const = 0;
   virtual std::vector<std::byte> EncodeIndex() const = 0;
   virtual const std::vector<Digest128>& item_digests() const = 0;  // by item
+  // What is written from, besides the snapshot's memory.
+  virtual std::span<std::byte> memory() { return {}; }
 };
 
 // Adds what unit `unit` of the own plan contributes to its items.

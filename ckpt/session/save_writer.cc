@@ -10,6 +10,8 @@
 #include "ckpt/base/check.h"
 #include "ckpt/base/while.h"
 #include "ckpt/format/checksum.h"
+#include "ckpt/format/coded_units.h"
+#include "ckpt/session/packed_units.h"
 #include "ckpt/session/plain_units.h"
 
 namespace holdfast::ckpt {
@@ -22,6 +24,23 @@ constexpr size_t kHeaderAt = 0;
 constexpr size_t kFooterAt = kShardBlockBytes;
 constexpr size_t kIndexAt = 2 * kShardBlockBytes;
 
+// Two of the calls in flight are for the header and the directory.
+std::unique_ptr<SaveUnits> MakeUnits(const SessionEnv& env,
+                                     const SavePlans* plans, Snapshot* snapshot,
+                                     const SaveWriterOptions& options) {
+  const size_t depth = env.ops_max - 2;
+  if (options.codec == Codec::kNone) {
+    return std::make_unique<PlainUnits>(plans, snapshot, depth,
+                                        options.recheck);
+  }
+  PackedUnitsOptions packed;
+  packed.level = options.codec_level;
+  packed.threads = options.codec_threads;
+  packed.buffers = std::min(packed.buffers, depth);
+  packed.recheck = options.recheck;
+  return std::make_unique<PackedUnits>(plans, snapshot, packed);
+}
+
 }  // namespace
 
 SaveWriter::SaveWriter(const SessionEnv& env, const SavePlans* plans,
@@ -30,8 +49,7 @@ SaveWriter::SaveWriter(const SessionEnv& env, const SavePlans* plans,
       plans_(plans),
       snapshot_(snapshot),
       options_(options),
-      units_(std::make_unique<PlainUnits>(plans, snapshot, env.ops_max - 2,
-                                          options.recheck)),
+      units_(MakeUnits(env, plans, snapshot, options)),
       write_unit_([this](size_t unit, uint64_t offset,
                          std::span<const std::byte> bytes) {
         Ask();
@@ -39,7 +57,8 @@ SaveWriter::SaveWriter(const SessionEnv& env, const SavePlans* plans,
             env_.File(0), offset, bytes,
             env_.Tag(static_cast<uint64_t>(Tag::kUnits) + unit));
       }),
-      blocks_(kIndexAt + ShardIndexBytes(plans->own().units.size())) {
+      blocks_(kIndexAt + std::max(ShardIndexBytes(plans->own().units.size()),
+                                  CodedIndexBytes(plans->own().units.size()))) {
   HF_CHECK(env.ops_max >= 3, "a save needs 3 calls in flight, it has %d",
            env.ops_max);
   HF_CHECK(snapshot->unit_count() == plans->own().units.size(),
@@ -70,6 +89,7 @@ void SaveWriter::Start(uint16_t space, std::string dir,
 void SaveWriter::Create() {
   create_at_ = absl::InfiniteDuration();
   Ask();
+  // Of a coded file no more than that; the sync gives back what is not needed.
   env_.storage->Create(name_, env_.File(0), plans_->own().file_bytes,
                        TagOf(Tag::kCreate));
 }
@@ -206,7 +226,7 @@ void SaveWriter::Poll() {
 void SaveWriter::CheckStarved(absl::Duration now) {
   const size_t count = plans_->own().units.size();
   const bool starved = state_ == State::kWriting && unanswered_ == 0 &&
-                       units_->idle() && !units_->eager() &&
+                       units_->Idle() && !units_->eager() &&
                        units_->begun() < count;
   if (!starved) {
     starved_since_.reset();
@@ -251,7 +271,7 @@ void SaveWriter::Advance() {
   } else if (state_ == State::kClosing && !file_open_) {
     state_ = State::kSucceeded;
   }
-  if (state_ == State::kDraining && unanswered_ == 0 && units_->idle()) {
+  if (state_ == State::kDraining && unanswered_ == 0 && units_->Idle()) {
     ReleaseSnapshot();
     state_ = file_open_ ? State::kClosingFailed : State::kFailed;
     if (file_open_) {
@@ -279,7 +299,7 @@ void SaveWriter::WriteFooter() {
   const SaveFileFacts facts = units_->facts();
   WriteBlock(Tag::kFooter, facts.file_bytes - kShardBlockBytes,
              EncodeShardFooter(identity_, facts.index_offset, facts.unit_count,
-                               crc_index_),
+                               crc_index_, facts.plain_bytes),
              kFooterAt);
 }
 

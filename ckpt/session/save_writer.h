@@ -17,6 +17,7 @@
 #ifndef HOLDFAST_CKPT_SESSION_SAVE_WRITER_H_
 #define HOLDFAST_CKPT_SESSION_SAVE_WRITER_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -28,6 +29,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "ckpt/base/aligned_buffer.h"
+#include "ckpt/format/codec.h"
 #include "ckpt/format/digest.h"
 #include "ckpt/format/shard.h"
 #include "ckpt/session/save_plans.h"
@@ -46,6 +48,10 @@ struct SaveWriterOptions {
   absl::Duration create_patience = absl::Seconds(30);
   // Take each checksum again after the write: finds stores without the fence.
   bool recheck = false;
+  // kZstd: a coded file, at this level, by so many threads (0: the caller's).
+  Codec codec = Codec::kNone;
+  int codec_level = kZstdLevelDefault;
+  int codec_threads = 0;
   // Canaries of the tests: success is reported without them.
   bool canary_no_file_sync = false;
   bool canary_no_dir_sync = false;
@@ -58,8 +64,11 @@ class SaveWriter {
   SaveWriter(const SessionEnv& env, const SavePlans* plans, Snapshot* snapshot,
              const SaveWriterOptions& options);
 
-  // Memory that Write uses besides the snapshot's, for registration.
-  std::span<std::byte> blocks() { return blocks_.span(); }
+  // Memory that Write uses besides the snapshot's, for registration. Some may
+  // be empty.
+  std::array<std::span<std::byte>, 2> blocks() {
+    return {blocks_.span(), units_->memory()};
+  }
 
   // The snapshot is armed; the writer before is finished(). `space` is that of
   // this save.
@@ -82,6 +91,7 @@ class SaveWriter {
 
   // After success.
   uint32_t crc_index() const { return crc_index_; }
+  SaveFileFacts facts() const { return units_->facts(); }
   const std::vector<Digest128>& item_digests() const {
     return units_->item_digests();
   }

@@ -31,6 +31,7 @@ constexpr CheckpointId k200{200, 2, 1};
 constexpr CheckpointId k300{300, 2, 2};
 constexpr CheckpointId kRewound{150, 1, 2};
 constexpr CheckpointId kAttempt{400, 2, 3};
+constexpr CheckpointId kCoded{500, 2, 4};
 
 void Check(const absl::Status& status) {
   HF_CHECK(status.ok(), "%s", status.ToString());
@@ -96,6 +97,17 @@ class CkptctlTest : public testing::Test {
     Check(manifest.status());
     Check(WriteManifest(storage, AttemptDir(id), *manifest));
     return *std::move(manifest);
+  }
+
+  // A newer one of the same state, coded.
+  void WriteCoded() const {
+    ckpt::PosixOptions options;
+    options.root = run();
+    auto storage = ckpt::OpenPosixStorage(options);
+    Check(storage.status());
+    CheckpointSpec spec = Spec(kCoded, 3);
+    spec.zstd_level = 0;
+    Check(WriteCheckpoint(**storage, *layout_, spec, AttemptDir(kCoded)));
   }
 
   std::string run() const { return folder_ / "run"; }
@@ -299,6 +311,23 @@ TEST_F(CkptctlTest, DiffComparesWhateverTheLayouts) {
 
 TEST_F(CkptctlTest, AFullStdoutIs74) {
   EXPECT_EQ(RunProgram("ckptctl", {"ls", run()}, "/dev/full").code, 74);
+}
+
+TEST_F(CkptctlTest, ACodedCheckpointSaysSoAndIsReadAsAnyOther) {
+  WriteCoded();
+  const Outcome shown = Ckptctl({"show", run()});
+  EXPECT_EQ(shown.code, 0) << shown;
+  EXPECT_THAT(shown.out, HasSubstr("zstd, "));
+  const Json plain = JsonOf(Ckptctl({"show", run() + "@300", "--json"}));
+  EXPECT_EQ(plain["codec"], "none");
+  EXPECT_EQ(plain["bytes_plain"], plain["bytes"]);
+  const Json coded =
+      JsonOf(Ckptctl({"verify", run() + "@500", "--hash", "--json"}));
+  EXPECT_EQ(coded["ok"], true) << coded;
+  EXPECT_EQ(coded["codec"], "zstd");
+  EXPECT_EQ(coded["bytes_plain"], plain["bytes"]);
+  EXPECT_LT(coded["bytes"], plain["bytes"]);
+  EXPECT_EQ(coded["bytes_read"], coded["bytes"]);
 }
 
 }  // namespace

@@ -59,6 +59,10 @@ SimWorldOptions WorldOptions(const SimCase& c) {
   options.files_per_dir = c.seed / 2 % 2 == 0 ? 2 : 0;
   options.optimizer_turns = 1 + c.seed % 4;
   options.fence.protect = c.seed % 5 == 0;
+  // Half of the worlds save coded files. The canaries are about the others.
+  if (c.seed % 4 >= 2 && c.canary == Canary::kNone) {
+    options.saves.save.writer.codec = ckpt::Codec::kZstd;
+  }
   if (c.seed % 3 == 0) options.slow_sync = absl::Milliseconds(500);
   if (c.story == "late") {
     options.network.late_share = 0.02;

@@ -11,6 +11,8 @@
 #include "absl/strings/str_join.h"
 #include "ckpt/base/clock.h"
 #include "ckpt/base/status_macros.h"
+#include "ckpt/format/codec.h"
+#include "ckpt/format/shard.h"
 #include "ckpt/session/io.h"
 
 namespace holdfast::tools {
@@ -60,6 +62,16 @@ std::string TypeText(const ckpt::ItemSpec& item) {
                          absl::StrJoin(item.shape, ","));
 }
 
+uint64_t PlainBytes(const ckpt::Manifest& manifest) {
+  uint64_t bytes = 0;
+  for (const ckpt::ShardFile& file : manifest.files) {
+    bytes += file.coded() ? file.data_end() + ckpt::kShardBlockBytes +
+                                ckpt::ShardIndexBytes(file.unit_count)
+                          : file.bytes;
+  }
+  return bytes;
+}
+
 Json DescribeJson(const Opened& opened) {
   const ckpt::Manifest& manifest = *opened.manifest;
   Json json;
@@ -76,6 +88,8 @@ Json DescribeJson(const Opened& opened) {
   json["layout"] = manifest.layout;
   json["world"] = manifest.world;
   json["bytes"] = opened.summary.bytes;
+  json["bytes_plain"] = PlainBytes(manifest);
+  json["codec"] = manifest.features_must.empty() ? "none" : ckpt::kZstdName;
   json["files"] = opened.summary.files;
   return json;
 }

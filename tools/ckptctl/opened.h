@@ -52,6 +52,9 @@ void RunShown(const Opened& opened, Session* session, Progress* progress) {
 // "f32[90,64]"
 std::string TypeText(const ckpt::ItemSpec& item);
 
+// Of all files, as they would be without a codec.
+uint64_t PlainBytes(const ckpt::Manifest& manifest);
+
 // Id, step, layout and so on of a checkpoint, as every command prints them.
 Json DescribeJson(const Opened& opened);
 

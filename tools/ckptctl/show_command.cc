@@ -46,6 +46,12 @@ void PrintText(const Opened& opened, bool hash) {
                        BytesText(static_cast<double>(opened.summary.bytes)),
                        manifest.files.size(),
                        manifest.files.size() == 1 ? "file" : "files")}};
+  if (!manifest.features_must.empty()) {
+    const auto plain = static_cast<double>(PlainBytes(manifest));
+    head.push_back({"codec", absl::StrFormat("zstd, %.2f to 1 (%s plain)",
+                                             plain / opened.summary.bytes,
+                                             BytesText(plain))});
+  }
   if (opened.place.entry &&
       opened.place.entry->state != ckpt::EntryState::kCommitted) {
     head.push_back(
@@ -104,6 +110,7 @@ void PrintAsJson(const Opened& opened, bool hash) {
     json["shards"].push_back(
         {{"name", file.name},
          {"bytes", file.bytes},
+         {"plain_bytes", file.plain_bytes},
          {"units", file.unit_count},
          {"chunks", file.chunks.size()},
          {"crc_index", absl::StrFormat("%08x", file.crc_index)}});

@@ -90,11 +90,17 @@ void PrintText(const Opened& opened, const VerifyOptions& options,
     absl::StrAppendFormat(&speed, ", %.0f %% of the raw device's %s/s",
                           100 * rate / raw, BytesText(raw));
   }
-  std::printf("%s: %s; %s in %d %s read in %s, %s\n",
+  const std::string plain =
+      manifest.features_must.empty()
+          ? ""
+          : absl::StrFormat(
+                " (%s plain)",
+                BytesText(static_cast<double>(PlainBytes(manifest))));
+  std::printf("%s: %s; %s%s in %d %s read in %s, %s\n",
               ckpt::ToString(manifest.id).c_str(),
               outcome.status.ok() ? "whole" : "NOT WHOLE",
               BytesText(static_cast<double>(outcome.bytes_read)).c_str(),
-              static_cast<int>(manifest.files.size()),
+              plain.c_str(), static_cast<int>(manifest.files.size()),
               manifest.files.size() == 1 ? "file" : "files",
               DurationText(outcome.seconds).c_str(), speed.c_str());
   if (options.hash && outcome.status.ok()) {

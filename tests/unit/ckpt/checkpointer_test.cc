@@ -17,6 +17,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "absl/strings/str_format.h"
@@ -94,6 +95,68 @@ TEST_P(CheckpointerTest, SavesTheStateAtBeginSaveWhileTheOptimizerRuns) {
       EXPECT_EQ(party.Compare(kLastStep), "");
       EXPECT_TRUE(party.checkpointer().Close().ok());
     });
+  }
+}
+
+TEST_P(CheckpointerTest, CodedSavesComeBackOnAnyNumberOfRanks) {
+  constexpr int64_t kLastStep = 6;
+  CheckpointerOptions options = Options();
+  options.codec = "zstd";
+  OnRanks(4, options, [&](Party& party) {
+    Checkpointer& checkpointer = party.checkpointer();
+    ASSERT_TRUE(checkpointer.ClaimAndLoad({}).ok());
+    party.Fill(1);
+    for (int64_t step = 1; step <= kLastStep; ++step) {
+      ASSERT_TRUE(checkpointer.BeginSave({step, {}}).ok());
+      party.StepTo(step + 1);
+      const SaveReport report = Finish(checkpointer);
+      EXPECT_TRUE(report.status.ok()) << report.status;
+      EXPECT_EQ(party.Compare(step + 1), "");
+    }
+    EXPECT_TRUE(checkpointer.Close().ok());
+  });
+  // Threads of their own, and what a run saved coded it may go on to save
+  // plain.
+  for (const auto& [ranks, threads] : {std::pair(3, 2), {2, 0}}) {
+    options.codec_threads = threads;
+    if (threads == 0) options.codec = "none";
+    OnRanks(ranks, options, [&](Party& party) {
+      Checkpointer& checkpointer = party.checkpointer();
+      const auto report = checkpointer.ClaimAndLoad({});
+      ASSERT_TRUE(report.ok()) << report.status();
+      const int64_t step = report->step;
+      EXPECT_EQ(party.Compare(step), "");
+      ASSERT_TRUE(checkpointer.BeginSave({step + 1, {}}).ok());
+      party.StepTo(step + 1);
+      EXPECT_TRUE(Finish(checkpointer).status.ok());
+      party.Fill(step + 2);
+      ASSERT_TRUE(checkpointer.BeginSave({step + 2, {}}).ok());
+      EXPECT_TRUE(Finish(checkpointer).status.ok());
+      EXPECT_TRUE(checkpointer.Close().ok());
+    });
+  }
+  OnRanks(1, options, [&](Party& party) {
+    const auto report = party.checkpointer().ClaimAndLoad({});
+    ASSERT_TRUE(report.ok()) << report.status();
+    EXPECT_EQ(report->step, kLastStep + 4);
+    EXPECT_EQ(party.Compare(kLastStep + 4), "");
+    EXPECT_TRUE(party.checkpointer().Close().ok());
+  });
+}
+
+TEST_P(CheckpointerTest, ACodecThatIsNotThereIsRefusedByName) {
+  for (const auto& [codec, level, says] :
+       {std::tuple("lz4", 0, "checkpoint.codec is 'lz4'"),
+        {"zstd", 23, "checkpoint.codec_level is 23"},
+        {"zstd", -1, "checkpoint.codec_level is -1"}}) {
+    CheckpointerOptions options = Options();
+    options.codec = codec;
+    options.codec_level = level;
+    auto layout = std::make_shared<SimLayout>(1);
+    const auto opened = Checkpointer::Open(
+        options, std::move(MakeInprocGroups(1)[0]), layout, {}, RealClock());
+    EXPECT_EQ(opened.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(opened.status().message()), HasSubstr(says));
   }
 }
 

@@ -137,7 +137,6 @@ TEST(ConfigCheckTest, SystemsThatAreNotBuiltAreRefusedByName) {
                                "parallel.overlap_grad_reduce=true",
                                "parallel.overlap_param_gather=true",
                                "checkpoint.interval=auto",
-                               "checkpoint.codec=zstd",
                                "checkpoint.files=per_node"};
   for (const std::string& set : asked) {
     const absl::Status status = CheckBuilt(Small({set}));

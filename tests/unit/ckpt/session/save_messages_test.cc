@@ -20,6 +20,7 @@ TEST(SaveMessagesTest, ComeBackAsTheyWere) {
   VoteMessage vote;
   vote.plan_hash = 0x0123456789abcdef;
   vote.file_bytes = uint64_t{1} << 40;
+  vote.plain_bytes = uint64_t{3} << 40;
   vote.unit_count = 17;
   vote.crc_index = 0xdeadbeef;
   vote.digests = {{4, {1, 2}}, {900, {~uint64_t{0}, 0}}};
@@ -27,6 +28,7 @@ TEST(SaveMessagesTest, ComeBackAsTheyWere) {
   ASSERT_TRUE(vote_back.ok());
   EXPECT_EQ(vote_back->plan_hash, vote.plan_hash);
   EXPECT_EQ(vote_back->file_bytes, vote.file_bytes);
+  EXPECT_EQ(vote_back->plain_bytes, vote.plain_bytes);
   EXPECT_EQ(vote_back->unit_count, vote.unit_count);
   EXPECT_EQ(vote_back->crc_index, vote.crc_index);
   EXPECT_EQ(vote_back->digests, vote.digests);

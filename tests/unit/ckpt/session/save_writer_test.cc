@@ -4,14 +4,17 @@
 
 #include "ckpt/session/save_writer.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <map>
 #include <new>
 #include <string>
 #include <vector>
 
 #include "ckpt/base/aligned_buffer.h"
 #include "ckpt/format/checksum.h"
+#include "ckpt/format/coded_units.h"
 #include "ckpt/snapshot/fence.h"
 #include "ckpt/snapshot/staged_snapshot.h"
 #include "gmock/gmock.h"
@@ -67,9 +70,12 @@ class ScriptedStorage : public Storage {
     Note("create");
     Answer(tag, absl::OkStatus());
   }
-  void Write(FileId, uint64_t, std::span<const std::byte> data,
+  void Write(FileId, uint64_t offset, std::span<const std::byte> data,
              OpTag tag) override {
     ++writes;
+    if (offset + data.size() <= file.size()) {
+      std::copy(data.begin(), data.end(), file.begin() + offset);
+    }
     most_in_flight = std::max(most_in_flight, pending());
     Answer(tag, writes == failing_write
                     ? absl::ResourceExhaustedError("no space left")
@@ -127,6 +133,7 @@ class ScriptedStorage : public Storage {
   uint64_t bytes = 0;
   size_t most_in_flight = 0;
   bool silent = false;
+  std::vector<std::byte> file;  // as long as what shall be kept
 
  private:
   void Note(const char* call) { calls.push_back(call); }
@@ -171,7 +178,8 @@ class SaveWriterTest : public testing::Test {
     writer_->Poll();
   }
   void Run() {
-    for (int turn = 0; turn < 1000 && !writer_->finished(); ++turn) Turn();
+    // Threads that code are waited for by turning round.
+    for (int turn = 0; turn < 1'000'000 && !writer_->finished(); ++turn) Turn();
     ASSERT_TRUE(writer_->finished());
   }
 
@@ -288,6 +296,161 @@ TEST_F(SaveWriterTest, ASnapshotThatHandsOutNothingIsGivenUp) {
   EXPECT_EQ(writer.status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_FALSE(staged.armed()) << "the optimizer is free";
 }
+
+// Coded files: by the caller, and by two threads.
+class PackedWriterTest : public SaveWriterTest,
+                         public testing::WithParamInterface<int> {
+ protected:
+  explicit PackedWriterTest(bool recheck = false)
+      : SaveWriterTest({.recheck = recheck,
+                        .codec = Codec::kZstd,
+                        .codec_threads = GetParam()}) {}
+
+  std::span<const std::byte> Unit(size_t unit) const {
+    const WriteUnit& place = plans_.own().units[unit];
+    return regions_[place.region].subspan(place.region_offset, place.bytes);
+  }
+};
+
+TEST_P(PackedWriterTest, WritesAFileThatDecodesToTheState) {
+  for (int save = 0; save < 2; ++save) {
+    storage_.file.assign(plans_.own().file_bytes, std::byte{0xee});
+    Start();
+    Run();
+    ASSERT_TRUE(writer_->succeeded()) << writer_->status();
+    const SaveFileFacts facts = writer_->facts();
+    EXPECT_LT(facts.file_bytes, plans_.own().file_bytes);
+    const auto file = std::span(storage_.file).first(facts.file_bytes);
+    const auto footer = DecodeShardFooter(file.last(kShardBlockBytes));
+    ASSERT_TRUE(footer.ok()) << footer.status();
+    EXPECT_EQ(footer->plain_bytes, facts.plain_bytes);
+    const auto index =
+        file.subspan(footer->index_offset, CodedIndexBytes(footer->unit_count));
+    EXPECT_EQ(Crc32c(index), writer_->crc_index());
+    const auto units = DecodeCodedIndex(index, footer->unit_count);
+    ASSERT_TRUE(units.ok()) << units.status();
+    ASSERT_EQ(units->size(), plans_.own().units.size());
+    std::map<uint64_t, CodedUnit> by_place;
+    uint64_t place = kShardBlockBytes;
+    for (const CodedUnit& unit : *units) {
+      by_place[place] = unit;
+      place += unit.bytes;
+    }
+    ZstdDecoder decoder(kUnitBytesMax);
+    int packed = 0;
+    for (size_t i = 0; i < plans_.own().units.size(); ++i) {
+      const CodedUnit& unit = by_place.at(plans_.own().units[i].file_offset);
+      const auto stored = file.subspan(unit.offset, unit.bytes_stored);
+      std::vector<std::byte> plain(stored.begin(), stored.end());
+      if (unit.codec == Codec::kZstd) {
+        ++packed;
+        plain.resize(unit.bytes);
+        ASSERT_TRUE(decoder.Decode(stored, unit.planes, plain).ok());
+      }
+      ASSERT_TRUE(std::equal(plain.begin(), plain.end(), Unit(i).begin(),
+                             Unit(i).end()))
+          << i;
+    }
+    EXPECT_GT(packed, 2);
+  }
+}
+
+TEST_P(PackedWriterTest, DigestsEveryItemAsAPlainFileDoes) {
+  Start();
+  Run();
+  SaveWriter plain(env_, &plans_, fence_.get(), {});
+  fence_->Arm();
+  plain.Start(1, "checkpoints/x", {{}, {5, 1, 1}, 0, 1});
+  while (!plain.finished()) {
+    std::array<Completion, 4> completions;
+    const size_t count = storage_.Poll(completions);
+    for (size_t i = 0; i < count; ++i) plain.OnCompletion(completions[i]);
+    plain.Poll();
+  }
+  EXPECT_EQ(writer_->item_digests(), plain.item_digests());
+}
+
+TEST_P(PackedWriterTest, AllocatesNothingBetweenTheFirstUnitAndTheLast) {
+  for (int save = 0; save < 2; ++save) {
+    storage_.writes = 0;
+    Start();
+    while (storage_.writes < 2) Turn();
+    allocations = 0;
+    counting = true;
+    while (writer_->units_ended() + 1 < plans_.own().units.size()) Turn();
+    counting = false;
+    Run();
+    if (save > 0) {
+      EXPECT_EQ(allocations, 0);
+    }
+    EXPECT_TRUE(writer_->succeeded());
+  }
+}
+
+TEST_P(PackedWriterTest, AUnitIsFreeWhenItIsCodedThoughNothingIsWritten) {
+  Start();
+  Turn();
+  Turn();
+  storage_.silent = true;
+  const size_t buffers = 4;  // of 6 calls two are for other things
+  for (int i = 0; i < 100'000 && writer_->units_ended() < buffers; ++i) Turn();
+  EXPECT_EQ(writer_->units_ended(), buffers);
+  const WriteUnit& first = plans_.own().units[0];
+  EXPECT_TRUE(fence_->TryWrite(first.region, first.region_offset, first.bytes));
+  EXPECT_EQ(fence_->costs().bytes_copied, 0);
+  // It may change now, and the file does not.
+  regions_[first.region][first.region_offset] ^= std::byte{1};
+  storage_.silent = false;
+  Run();
+  EXPECT_TRUE(writer_->succeeded()) << writer_->status();
+}
+
+TEST_P(PackedWriterTest, AFailedWriteFreesTheOptimizerAndTheNextSaveIsWhole) {
+  storage_.failing_write = 4;
+  Start();
+  while (writer_->status().ok()) Turn();
+  EXPECT_TRUE(fence_->TryWrite(0, 0, regions_[0].size()));
+  for (int turn = 0; turn < 100'000 && !writer_->finished(); ++turn) Turn();
+  EXPECT_FALSE(writer_->succeeded());
+  EXPECT_EQ(writer_->status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(storage_.calls, ElementsAre("create", "close"));
+  EXPECT_FALSE(fence_->armed());
+  Start();
+  Run();
+  EXPECT_TRUE(writer_->succeeded()) << writer_->status();
+}
+
+TEST_P(PackedWriterTest, APoisonedSnapshotCanOnlyFail) {
+  Start();
+  Turn();
+  Turn();
+  fence_->Poison(absl::ResourceExhaustedError("waited too long"));
+  Run();
+  EXPECT_FALSE(writer_->succeeded());
+  EXPECT_EQ(writer_->status().message(), "waited too long");
+}
+
+INSTANTIATE_TEST_SUITE_P(ByTheCaller, PackedWriterTest, testing::Values(0));
+INSTANTIATE_TEST_SUITE_P(ByThreads, PackedWriterTest, testing::Values(2));
+
+class RecheckingPackedWriterTest : public PackedWriterTest {
+ protected:
+  RecheckingPackedWriterTest() : PackedWriterTest(/*recheck=*/true) {}
+};
+
+TEST_P(RecheckingPackedWriterTest, AStoreWithoutTheFenceFailsTheSave) {
+  Start();
+  Turn();  // the file is there, units are begun and not all coded
+  Turn();
+  const WriteUnit& place = plans_.own().units[writer_->units_ended()];
+  regions_[place.region][place.region_offset] ^= std::byte{1};
+  Run();
+  EXPECT_EQ(writer_->status().code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(std::string(writer_->status().message()),
+              HasSubstr("something stores without the fence"));
+}
+INSTANTIATE_TEST_SUITE_P(ByTheCaller, RecheckingPackedWriterTest,
+                         testing::Values(0));
 
 class RecheckingWriterTest : public SaveWriterTest {
  protected:
