@@ -32,6 +32,19 @@ std::string Short(double value) {
   return text;
 }
 
+// Of bench_codec, whose rows have figures of their own.
+std::vector<std::string> CodecCellsOf(const Json& row) {
+  return {"codec-" + row.value("variant", "") + "-" + row.value("kind", ""),
+          Figure(row, "compress_gb_per_s", "%.2f"),
+          "-",
+          Figure(row, "ratio", "%.3f times smaller"),
+          "-",
+          "-",
+          "-",
+          "compressing on one core; decompressing " +
+              Figure(row, "decompress_gb_per_s", "%.2f") + " GB/s"};
+}
+
 std::vector<std::string> CellsOf(const Json& row) {
   const auto text = [&](const char* key) {
     return row.contains(key) && row[key].is_string()
@@ -76,6 +89,9 @@ int Main() {
   bool all_met = true;
   for (std::string line; std::getline(std::cin, line);) {
     const Json row = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (row.is_object() && row.value("bench", "") == "codec") {
+      cells.push_back(CodecCellsOf(row));
+    }
     if (!row.is_object() || !row.contains("name")) continue;
     cells.push_back(CellsOf(row));
     all_met = all_met && row.value("met", true);
