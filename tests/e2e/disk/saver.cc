@@ -3,7 +3,7 @@
 // the disk from.
 //
 //   ckpt_saver --run=DIR --told=FILE [--ranks=2] [--base=0] [--saves=3]
-//              [--keep_last=1] [--storage=auto] [--vote_ms=60000]
+//              [--keep_last=1] [--storage=auto] [--begin_ms=60000]
 //
 // The first process forks the ranks and waits for them, as a launcher does:
 // when one dies it kills the others. The state of a step is a function of the
@@ -57,7 +57,7 @@ struct Options {
   int64_t base = 0;
   int64_t saves = 3;
   int64_t keep_last = 1;
-  int64_t vote_ms = 60'000;
+  int64_t begin_ms = 60'000;
 };
 
 // What the trainer's save policy does as well.
@@ -114,7 +114,7 @@ int RunRank(const Options& options, std::unique_ptr<ckpt::Group> group) {
   checkpoint.run_dir = options.run;
   checkpoint.keep_last = static_cast<int>(options.keep_last);
   checkpoint.storage = options.storage;
-  checkpoint.vote_timeout_ms = options.vote_ms;
+  checkpoint.begin_timeout_ms = options.begin_ms;
   const char* const fault = std::getenv("HOLDFAST_FAULT");
   checkpoint.fault_spec = fault == nullptr ? "" : fault;
   Party party(std::make_shared<SimLayout>(static_cast<int>(options.ranks)),
@@ -202,9 +202,9 @@ bool Parse(int argc, char** argv, Options* options) {
       {"--told", &options->told},
       {"--storage", &options->storage}};
   const std::map<std::string, int64_t*> numbers = {
-      {"--ranks", &options->ranks},     {"--base", &options->base},
-      {"--saves", &options->saves},     {"--keep_last", &options->keep_last},
-      {"--vote_ms", &options->vote_ms},
+      {"--ranks", &options->ranks},       {"--base", &options->base},
+      {"--saves", &options->saves},       {"--keep_last", &options->keep_last},
+      {"--begin_ms", &options->begin_ms},
   };
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];

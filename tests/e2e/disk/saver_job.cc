@@ -34,6 +34,7 @@ tools::ChildProcess StartSaver(const SaverSpec& spec,
                 absl::StrFormat("--base=%d", spec.base),
                 absl::StrFormat("--saves=%d", spec.saves),
                 absl::StrFormat("--keep_last=%d", spec.keep_last),
+                absl::StrFormat("--begin_ms=%d", spec.begin_ms),
                 "--storage=" + spec.storage};
   child.env = {{"HOLDFAST_FAULT", spec.fault}};
   child.stderr_file = err_file;

@@ -42,6 +42,7 @@ struct SaverSpec {
   int64_t base = 0;
   int64_t saves = 3;
   int keep_last = 1;
+  int64_t begin_ms = 60'000;
   std::string storage = "auto";
   std::string fault = {};
 };
