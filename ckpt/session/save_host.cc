@@ -189,14 +189,17 @@ bool SaveHost::OnMessage(const Message& message) {
   if (session_ != nullptr && session_->OnMessage(message)) return true;
   if (tag.phase == kPhaseOutcome && early_begin_.has_value() &&
       early_begin_->tag.attempt == tag.attempt) {
-    // Over before this rank got there.
+    // Over before this rank got there: lost, by the reason that all hear.
     const absl::StatusOr<BeginMessage> begin = DecodeBegin(early_begin_->body);
+    const absl::StatusOr<OutcomeMessage> outcome = DecodeOutcome(message.body);
     if (begin.ok()) {
       Refuse(begin->key(),
-             absl::UnavailableError(absl::StrFormat(
-                 "saving step %d: skipped: rank 0 ended it before this rank "
-                 "got there",
-                 begin->id.step)));
+             outcome.ok() && !outcome->status.ok()
+                 ? outcome->status
+                 : absl::UnavailableError(absl::StrFormat(
+                       "saving step %d: skipped: rank 0 ended it before this "
+                       "rank got there",
+                       begin->id.step)));
     }
     Decline(tag, "busy: this rank had not reached that step");
     early_begin_.reset();
