@@ -83,6 +83,10 @@ struct Catalog {
   std::vector<size_t> line_all;
   std::vector<size_t> line;
 
+  // Not "": a seal is gone, and with it the line. Nobody commits before he has
+  // sealed, so a checkpoint of an owner newer than the newest seal proves it.
+  std::string seal_lost;
+
   // Something has been committed in this run's life, as far as owners/ and
   // checkpoints/ know; `committed_proof` says how it is known.
   bool has_committed = false;

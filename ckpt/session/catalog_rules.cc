@@ -73,12 +73,28 @@ void JudgeOther(CatalogEntry& entry, const absl::Status& manifest,
     SetState(entry, EntryState::kLate, "no owner has sealed this run");
   } else if (owner > seal->incarnation) {
     SetState(entry, EntryState::kLate,
-             absl::StrFormat("owner i%04d has not sealed", owner));
+             absl::StrFormat("%s, its owner's, is not there", SealName(owner)));
   } else {
     SetState(entry, EntryState::kLate,
              absl::StrFormat("owner i%04d, which had taken the run, did not "
                              "count on it",
                              seal->incarnation));
+  }
+}
+
+void NoteLostSeal(Catalog& catalog) {
+  if (!catalog.seal) return;  // NoteProof
+  for (const CatalogEntry& entry : catalog.entries) {
+    if (entry.id.incarnation <= catalog.seal->incarnation ||
+        entry.state == EntryState::kAttempt) {
+      continue;
+    }
+    catalog.seal_lost = absl::StrFormat(
+        "%s was committed by owner i%04d, and %s, which was put before, is not "
+        "there; the newest seal is %s",
+        entry.dir, entry.id.incarnation, SealName(entry.id.incarnation),
+        SealName(catalog.seal->incarnation));
+    return;
   }
 }
 
@@ -239,6 +255,7 @@ Catalog ClassifyRun(RunListing listing) {
     catalog.line_all.push_back(i);
     if (state == EntryState::kCommitted) catalog.line.push_back(i);
   }
+  NoteLostSeal(catalog);
   NoteProof(catalog);
   return catalog;
 }

@@ -76,6 +76,12 @@ absl::StatusOr<std::optional<size_t>> ChooseCheckpoint(
     const Catalog& catalog, const OwnerOptions& options,
     const FoundDamaged& damaged) {
   if (options.resume == ResumeMode::kNever) return std::optional<size_t>();
+  if (!catalog.seal_lost.empty() && options.resume != ResumeMode::kStep) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "choosing a checkpoint: %s; nothing was changed; bring the seal back, "
+        "or go back to a step of the line that is left with --resume=STEP",
+        catalog.seal_lost));
+  }
   const int64_t step_max =
       options.resume == ResumeMode::kStep ? options.resume_step : INT64_MAX;
   // Backwards along what is there of the line.

@@ -46,6 +46,12 @@ std::string DescribeItems(const Manifest& manifest, uint32_t file,
   return text;
 }
 
+std::string UnreadableText(const UnitReaderOptions& options,
+                           const absl::Status& status) {
+  return absl::StrFormat("cannot be read, %d times: %s", options.retry.tries,
+                         std::string(status.message()));
+}
+
 }  // namespace
 
 std::string ToString(const UnitDamage& damage) {
@@ -79,6 +85,28 @@ absl::Status UnitReader::State::DamagedUnit(uint32_t file, size_t unit,
   const uint64_t end = begin + units[unit].bytes;
   return NoteDamage({file, manifest->files[file].name, offset, begin,
                      end - begin, std::move(what),
+                     DescribeItems(*manifest, file, begin, end)});
+}
+
+absl::Status UnitReader::State::Unreadable(uint32_t file, uint64_t offset,
+                                           const absl::Status& status) {
+  return Damaged(file, offset, UnreadableText(options, status));
+}
+
+absl::Status UnitReader::State::UnreadableRun(uint32_t file,
+                                              const UnitRead& run,
+                                              const absl::Status& status) {
+  // In the plain image, where a coded file may have other neighbours: the
+  // range that has all of them.
+  uint64_t begin = UINT64_MAX;
+  uint64_t end = 0;
+  for (uint32_t i = run.first_unit; i < run.first_unit + run.unit_count; ++i) {
+    const Unit& unit = units[coded.empty() ? i : by_place[i]];
+    begin = std::min(begin, unit.offset);
+    end = std::max(end, unit.offset + unit.bytes);
+  }
+  return NoteDamage({file, manifest->files[file].name, run.offset, begin,
+                     end - begin, UnreadableText(options, status),
                      DescribeItems(*manifest, file, begin, end)});
 }
 
@@ -148,6 +176,10 @@ void UnitReader::State::Finish(uint32_t file, Slot& slot, const Sink& sink,
         CheckCodedRun(file, slot, sink);
       }
     }
+  } else if (absl::IsUnavailable(status)) {
+    // The file could be opened and its frame be read: it is this place.
+    UnreadableRun(file, *slot.run, status)
+        .IgnoreError();  // looked at through stopped()
   } else if (failed->ok()) {
     *failed = status;
   }

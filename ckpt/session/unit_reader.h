@@ -52,7 +52,8 @@ struct UnitReaderOptions {
   RetryPolicy retry;
 };
 
-// A place where stored bytes are not what they should be.
+// A place where stored bytes are not what they should be, or that the device
+// does not give although it gives others of the file.
 struct UnitDamage {
   uint32_t file = 0;  // index into the manifest's files
   std::string file_name;
@@ -62,7 +63,7 @@ struct UnitDamage {
   uint64_t image_offset = 0;
   uint64_t bytes = 0;
   std::string what;  // "crc32c is 9f3a01c7, the index records 1b44e20d"
-  // In the state's terms: "weight of 'model.norm.weight', elements 0-63"; ""
+  // In the state's terms: "weight of 'model.norm.weight', rows 0-63"; ""
   // outside the data area.
   std::string item;
   friend bool operator==(const UnitDamage&, const UnitDamage&) = default;

@@ -42,6 +42,12 @@ Task<absl::Status> UnitReader::State::ReadFrame(uint32_t file) {
     };
     foot_status = co_await Repeat(std::move(again), nullptr);
   }
+  if (absl::IsUnavailable(head_status) && foot_status.ok()) {
+    co_return Unreadable(file, 0, head_status);
+  }
+  if (absl::IsUnavailable(foot_status) && head_status.ok()) {
+    co_return Unreadable(file, footer_offset, foot_status);
+  }
   if (!head_status.ok()) co_return head_status;
   if (!foot_status.ok()) co_return foot_status;
   bytes_read += 2 * kShardBlockBytes;
@@ -102,6 +108,9 @@ Task<absl::Status> UnitReader::State::ReadIndex(uint32_t file) {
       return io->Read(file_id, index_offset, bytes);
     };
     const absl::Status read = co_await Repeat(std::move(call), nullptr);
+    if (absl::IsUnavailable(read)) {
+      co_return Unreadable(file, index_offset, read);
+    }
     if (!read.ok()) co_return read;
     bytes_read += bytes.size();
   }

@@ -78,6 +78,12 @@ struct UnitReader::State {
   absl::Status DamagedUnit(uint32_t file, size_t unit, uint64_t offset,
                            std::string what);
   absl::Status NoteDamage(UnitDamage entry);
+  // The same for bytes that the device does not give, whereas it gives others
+  // of this file. Where nothing of it can be read, the storage is at fault.
+  absl::Status Unreadable(uint32_t file, uint64_t offset,
+                          const absl::Status& status);
+  absl::Status UnreadableRun(uint32_t file, const UnitRead& run,
+                             const absl::Status& status);
 
   // --- Of a coded file (unit_reader_coded.cc).
   absl::Status TakeCodedIndex(uint32_t file);

@@ -89,6 +89,7 @@ absl::Status ParsePiece(std::string_view piece, std::string_view key,
     fault->match = value;
     return absl::OkStatus();
   }
+  if (key == "at") return ParseNumber(piece, value, 0, INT64_MAX, &fault->at);
   if (key == "n") return ParseNumber(piece, value, 1, INT64_MAX, &fault->n);
   if (key == "ms") {
     return ParseNumber(piece, value, 1, 3600 * 1000, &fault->delay_ms);
@@ -123,9 +124,10 @@ absl::Status ParsePiece(std::string_view piece, std::string_view key,
     }
     return absl::OkStatus();
   }
-  return Wrong(piece,
-               "KEY=VALUE with a key of rank, op, match, n, do, when, error, "
-               "lasting, ms");
+  return Wrong(
+      piece,
+      "KEY=VALUE with a key of rank, op, match, at, n, do, when, error, "
+      "lasting, ms");
 }
 
 absl::StatusOr<StorageFault> ParseFault(std::string_view text) {

@@ -16,6 +16,9 @@
 //   op     create write sync mkdir syncdir rename remove put open read list
 //   get,
 //          or any (the default): all of them up to put, which change something
+//   at     a byte of a file: only writes and reads of it count, such as those
+//   of
+//          a bad sector
 //   match  part of the file's or directory's name; without it all
 //   n      from 1, the default
 //   do     kill    SIGKILL to this process, before the operation or after its
@@ -66,6 +69,7 @@ struct StorageFault {
   bool any_op = true;
   StorageOp op{};     // Without any_op.
   std::string match;  // "": every name.
+  int64_t at = -1;    // -1: any bytes; else kWrite and kRead that cover it.
   int64_t n = 1;
   Act act{};
   bool after = false;  // kKill, kStop: after the answer.

@@ -62,12 +62,16 @@ void FaultStorage::Begin() {
 }
 
 bool FaultStorage::Meet(StorageOp op, const std::string& name, OpTag tag,
-                        std::function<void()> call) {
+                        std::function<void()> call, Extent extent) {
   Begin();
   absl::Duration delay;
   for (Armed& armed : armed_) {
     const StorageFault& fault = armed.fault;
     if (!Matches(fault, op, name)) continue;
+    if (fault.at >= 0 &&
+        static_cast<uint64_t>(fault.at) - extent.offset >= extent.size) {
+      continue;  // below it wraps around
+    }
     ++armed.count;
     if (armed.count < fault.n || (armed.count > fault.n && !fault.lasting)) {
       continue;
@@ -107,14 +111,15 @@ bool FaultStorage::Meet(StorageOp op, const std::string& name, OpTag tag,
 }
 
 void FaultStorage::MeetOnFile(StorageOp op, FileId file, OpTag tag,
-                              std::function<void()> call) {
+                              std::function<void()> call, Extent extent) {
   File& slot = files_[file];
   if (!slot.poisoned.ok()) {
     Begin();
     failed_.push_back({tag, slot.poisoned, 0});
     return;
   }
-  if (!Meet(op, slot.name, tag, std::move(call)) && op != StorageOp::kRead) {
+  if (!Meet(op, slot.name, tag, std::move(call), extent) &&
+      op != StorageOp::kRead) {
     slot.poisoned = failed_.back().status;
   }
 }
@@ -144,19 +149,21 @@ void FaultStorage::Write(FileId file, uint64_t offset,
                          std::span<const std::byte> data, OpTag tag) {
   CheckAligned(data.data(), offset, data.size());
   MeetOnFile(StorageOp::kWrite, file, tag,
-             [=, this] { storage_->Write(file, offset, data, tag); });
+             [=, this] { storage_->Write(file, offset, data, tag); },
+             {offset, data.size()});
 }
 
 void FaultStorage::Sync(FileId file, OpTag tag) {
   MeetOnFile(StorageOp::kSync, file, tag,
-             [=, this] { storage_->Sync(file, tag); });
+             [=, this] { storage_->Sync(file, tag); }, {});
 }
 
 void FaultStorage::Read(FileId file, uint64_t offset, std::span<std::byte> out,
                         OpTag tag) {
   CheckAligned(out.data(), offset, out.size());
   MeetOnFile(StorageOp::kRead, file, tag,
-             [=, this] { storage_->Read(file, offset, out, tag); });
+             [=, this] { storage_->Read(file, offset, out, tag); },
+             {offset, out.size()});
 }
 
 void FaultStorage::Close(FileId file, OpTag tag) {

@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -79,14 +80,24 @@ class FaultStorage final : public Storage {
 
   // Counts a call as unanswered; those held here are not the backend's yet.
   void Begin();
+  // Bytes of a file; empty for what has none.
+  struct Extent {
+    uint64_t offset = 0;
+    uint64_t size = 0;
+  };
+
   // Counts the operation, and makes the call, later, or not at all. True: it
   // was or will be made.
   bool Meet(StorageOp op, const std::string& name, OpTag tag,
-            std::function<void()> call);
+            std::function<void()> call, Extent extent);
+  bool Meet(StorageOp op, const std::string& name, OpTag tag,
+            std::function<void()> call) {
+    return Meet(op, name, tag, std::move(call), Extent());
+  }
   // The same for calls on an open file; an injected error of one that writes
   // poisons it.
   void MeetOnFile(StorageOp op, FileId file, OpTag tag,
-                  std::function<void()> call);
+                  std::function<void()> call, Extent extent);
   void MakeLateCalls();
 
   std::unique_ptr<Storage> storage_;

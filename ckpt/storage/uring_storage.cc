@@ -177,6 +177,7 @@ class UringStorage final : public TreeStorage {
     size_t real = 0;  // Bytes to move; fewer than `size` at a file's end.
     size_t done = 0;
     uint32_t next_free = 0;
+    int again = 0;  // Times in a row that the kernel had it made again.
   };
 
   void Begin(Kind kind, OpenFile& file, OpTag tag, uint64_t offset,
@@ -185,7 +186,7 @@ class UringStorage final : public TreeStorage {
     HF_CHECK(index < calls_.size(), "no free place for a call");
     Call& call = calls_[index];
     first_free_ = call.next_free;
-    call = {kind, false, tag, &file, offset, memory, size, real, 0, 0};
+    call = {kind, false, tag, &file, offset, memory, size, real, 0, 0, 0};
     ++file.in_flight;
     ++in_flight_;
     if (kind == Kind::kSync && file.writes_in_flight > 0) {
@@ -270,7 +271,10 @@ class UringStorage final : public TreeStorage {
 
   void OnResult(uint32_t index, int result) {
     Call& call = calls_[index];
-    if (result == -EINTR || result == -EAGAIN) return Start(index);
+    if ((result == -EINTR || result == -EAGAIN) && ++call.again < kAgainMax) {
+      return Start(index);
+    }
+    if (result >= 0) call.again = 0;
     if (call.kind == Kind::kSync) {
       if (result < 0) {
         call.file->poisoned = ErrnoStatus(-result, "sync", call.file->path);
@@ -345,6 +349,9 @@ class UringStorage final : public TreeStorage {
     return static_cast<int>(after - 1 - buffers_.begin());
   }
 
+  // Answers of EINTR or EAGAIN to one call, one after the other, before they
+  // are its error. Each is a turn through the kernel of some microseconds.
+  static constexpr int kAgainMax = 10'000;
   // Writes that move less than a block, one after the other, before it is
   // called an error.
   static constexpr int kStuckMax = 1000;

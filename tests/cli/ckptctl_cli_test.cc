@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "ckpt/base/check.h"
 #include "ckpt/format/checksum.h"
+#include "ckpt/format/shard.h"
 #include "ckpt/storage/blocking.h"
 #include "ckpt/storage/posix_storage.h"
 #include "gmock/gmock.h"
@@ -307,6 +308,71 @@ TEST_F(CkptctlTest, DiffComparesWhateverTheLayouts) {
       {"diff", run(), other_run + "/different", "--kind=weight", "--json"}));
   EXPECT_EQ(weights["items_compared"].get<size_t>() * 4,
             json["items_compared"].get<size_t>());
+}
+
+// What a file says cannot steer the terminal that shows it.
+TEST_F(CkptctlTest, ControlCharactersOfAManifestAreSpelledOut) {
+  ckpt::PosixOptions options;
+  options.root = run();
+  auto storage = ckpt::OpenPosixStorage(options);
+  Check(storage.status());
+  CheckpointSpec spec = Spec({500, 2, 4}, 3);
+  spec.attributes["step\x1b[2J"] = "\x1b]0;title\x07";
+  Check(WriteCheckpoint(**storage, *layout_, spec, AttemptDir(spec.id)));
+  for (const Outcome& outcome :
+       {Ckptctl({"show", run()}), Ckptctl({"ls", run()}),
+        Ckptctl({"diff", run(), run() + "@200"})}) {
+    EXPECT_EQ(outcome.out.find('\x1b'), std::string::npos) << outcome.out;
+    EXPECT_EQ(outcome.err.find('\x1b'), std::string::npos) << outcome.err;
+  }
+  EXPECT_THAT(Ckptctl({"show", run()}).out, HasSubstr("\\x1b]0;title\\x07"));
+}
+
+// A row of 4 TiB, of which there is not a byte: read piece by piece, it is
+// damage like any other.
+TEST_F(CkptctlTest, ARowThatNoMemoryHoldsIsNoReasonToDie) {
+  ckpt::Manifest manifest;
+  manifest.run_id = kTestRun;
+  manifest.id = {600, 2, 5};
+  manifest.commit_number = 3;
+  manifest.world = 1;
+  manifest.layout = "hostile";
+  manifest.items = {{"w", "weight", ckpt::DType::kF32, {1, int64_t{1} << 40}}};
+  manifest.item_digests.resize(1);
+  ckpt::Chunk chunk;
+  chunk.item = 0;
+  chunk.part = ckpt::WholeBox(manifest.items[0].shape);
+  chunk.count = int64_t{1} << 40;
+  chunk.offset = 4096;
+  chunk.bytes_stored = uint64_t{4} << 40;
+  ckpt::ShardFile file;
+  file.name = "shard-00000.hf";
+  file.unit_count = 1 << 22;
+  file.bytes =
+      4096 + chunk.bytes_stored + ckpt::ShardIndexBytes(file.unit_count) + 4096;
+  file.chunks = {chunk};
+  manifest.files = {file};
+  ckpt::PosixOptions options;
+  options.root = run();
+  auto storage = ckpt::OpenPosixStorage(options);
+  Check(storage.status());
+  Check(ckpt::Blocking(**storage).MakeDir(AttemptDir(manifest.id)));
+  Check(WriteManifest(**storage, AttemptDir(manifest.id), manifest));
+  const Outcome outcome =
+      Ckptctl({"diff", DirOf(manifest.id), DirOf(manifest.id)});
+  EXPECT_EQ(outcome.code, 65) << outcome;
+  EXPECT_THAT(outcome.err, HasSubstr("shard-00000.hf"));
+}
+
+TEST_F(CkptctlTest, ASealThatIsGoneIsSaid) {
+  std::filesystem::remove(run() + "/owners/i0002.seal");
+  const Outcome outcome = Ckptctl({"ls", run()});
+  EXPECT_EQ(outcome.code, 0) << outcome;
+  EXPECT_THAT(outcome.out,
+              AllOf(HasSubstr("owners/i0002.seal"), HasSubstr("is not there"),
+                    HasSubstr("the newest seal is owners/i0001.seal")));
+  EXPECT_THAT(JsonOf(Ckptctl({"ls", run(), "--json"}))["seal_lost"],
+              HasSubstr("i0002.seal"));
 }
 
 TEST_F(CkptctlTest, AFullStdoutIs74) {

@@ -100,10 +100,11 @@ TEST_F(StorageFaultTest, ASlowDiskHoldsAStepUpForNoLongerThanTheFenceMay) {
                             "checkpoint.fence_ms=20000"}) {
     SCOPED_TRACE(fence);
     std::filesystem::remove_all(runs_.Path("run"));
-    // No arena to speak of: the optimizer meets the writer.
-    runs_.TrainToTheEnd(
+    // One write at a time: the optimizer meets the writer.
+    const Ended ended = runs_.TrainToTheEnd(
         "run", {.ranks = 2,
-                .sets = {fence, "checkpoint.interval=3"},
+                .sets = {fence, "checkpoint.interval=3",
+                         "checkpoint.queue_depth=1", "checkpoint.arena_mb=1"},
                 .fault = "match=step-000000003,op=write,do=delay,ms=150"});
     runs_.ExpectSameSteps("ref", "run");
     EXPECT_EQ(runs_.Digest("run"), runs_.Digest("ref"));
@@ -112,6 +113,10 @@ TEST_F(StorageFaultTest, ASlowDiskHoldsAStepUpForNoLongerThanTheFenceMay) {
     EXPECT_EQ(outcomes[8], "committed");
     if (std::string(fence).ends_with("=20000")) {
       EXPECT_EQ(outcomes[3], "committed") << "there was time enough";
+    } else {
+      EXPECT_THAT(outcomes[3], AnyOf("aborted", "failed"));
+      EXPECT_THAT(ended.err, AllOf(HasSubstr("checkpoint.fence_ms"),
+                                   HasSubstr("training goes on")));
     }
     for (const auto& save : runs_.Journal("run", "save")) {
       const double wait_ms = save.facts.at("fence_wait_ms").number;

@@ -35,6 +35,8 @@ int Replayed(const SimCase& sim_case) {
   return 1;
 }
 
+constexpr uint64_t kSeedsPerLine = 50;
+
 int Swept(uint64_t from, uint64_t seeds) {
   std::map<std::string, SweepFigures> figures;
   SweepFigures all;
@@ -47,6 +49,12 @@ int Swept(uint64_t from, uint64_t seeds) {
     for (const auto& [story, added] : SweepSeed(seed, broken)) {
       figures[story] += added;
       all += added;
+    }
+    if ((seed - from + 1) % kSeedsPerLine == 0) {
+      std::fprintf(stderr, "%s",
+                   absl::StrFormat("seeds %d to %d: %d cases, %d broken\n",
+                                   from, seed, all.cases, all.broken)
+                       .c_str());
     }
   }
   figures["in all"] = all;

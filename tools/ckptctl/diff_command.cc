@@ -2,7 +2,8 @@
 // layouts, tensor by tensor.
 //
 // Both are read as a job would load them: a batch is a made-up holding of whole
-// tensors, or of rows of a large one, of at most batch_bytes on each side.
+// tensors, of rows of a large one, or of a part of a row that is larger still,
+// of at most batch_bytes on each side.
 
 #include <algorithm>
 #include <cstdio>
@@ -52,10 +53,11 @@ struct Matching {
   std::vector<Unmatched> unmatched;
 };
 
-// A part of a pair that is read and compared at once.
+// A run of a pair's elements that is read and compared at once.
 struct Piece {
   size_t pair = 0;
-  ckpt::Box part;
+  int64_t first = 0;
+  int64_t count = 0;
   uint64_t offset = 0;  // in the batch's region
   uint64_t bytes = 0;
 };
@@ -100,25 +102,24 @@ std::vector<std::vector<Piece>> Batches(const ckpt::Manifest& a,
   for (size_t i = 0; i < pairs.size(); ++i) {
     const ItemSpec& item = a.items[pairs[i].in_a];
     const ckpt::Box whole = ckpt::WholeBox(item.shape);
-    const int64_t rows = whole.dimensions > 0 ? whole.count[0] : 1;
-    if (whole.elements() == 0) continue;
-    const uint64_t row_bytes =
-        whole.elements() / rows * ckpt::SizeOf(item.dtype);
-    for (int64_t row = 0; row < rows;) {
+    const int64_t elements = whole.elements();
+    if (elements == 0) continue;
+    const int64_t row =
+        whole.dimensions > 0 ? elements / whole.count[0] : elements;
+    const auto size = static_cast<uint64_t>(ckpt::SizeOf(item.dtype));
+    for (int64_t first = 0; first < elements;) {
       if (used >= batch_bytes) {
         batches.emplace_back();
         used = 0;
       }
-      const int64_t fitting = (batch_bytes - used) / row_bytes;
-      const int64_t count = std::clamp<int64_t>(fitting, 1, rows - row);
-      Piece piece{i, whole, used, count * row_bytes};
-      if (whole.dimensions > 0) {
-        piece.part.first[0] = row;
-        piece.part.count[0] = count;
-      }
+      int64_t count =
+          std::clamp<int64_t>((batch_bytes - used) / size, 1, elements - first);
+      // Whole rows, unless one alone is too large.
+      if (count > row) count -= (first + count) % row;
+      Piece piece{i, first, count, used, count * size};
       batches.back().push_back(piece);
       used += ckpt::RoundUp(piece.bytes, ckpt::kStorageAlignment);
-      row += count;
+      first += count;
     }
   }
   return batches;
@@ -132,8 +133,9 @@ absl::Status ReadBatch(const Opened& opened, const std::vector<Piece>& batch,
   for (const Piece& piece : batch) {
     ckpt::Fragment fragment;
     fragment.item = is_a ? pairs[piece.pair].in_a : pairs[piece.pair].in_b;
-    fragment.part = piece.part;
-    fragment.count = piece.part.elements();
+    fragment.part = ckpt::WholeBox(opened.manifest->items[fragment.item].shape);
+    fragment.first = piece.first;
+    fragment.count = piece.count;
     fragment.offset = piece.offset;
     wanted.fragments.push_back(fragment);
   }
@@ -271,9 +273,9 @@ void PrintText(const Report& report) {
     const auto side = [](const std::string& type) {
       return type.empty() ? std::string("nothing") : type;
     };
-    std::printf("%s of '%s': a has %s, b has %s\n", item.kind.c_str(),
-                item.name.c_str(), side(item.in_a).c_str(),
-                side(item.in_b).c_str());
+    std::printf("%s of '%s': a has %s, b has %s\n",
+                Printable(item.kind).c_str(), Printable(item.name).c_str(),
+                side(item.in_a).c_str(), side(item.in_b).c_str());
   }
   for (const std::string& name : report.attributes) {
     const auto side = [&name](const ckpt::Manifest& manifest) {
@@ -282,11 +284,11 @@ void PrintText(const Report& report) {
       if (found == manifest.attributes.end()) return std::string("nothing");
       const std::string& value = found->second;
       if (value.size() <= kWidth && value.find('\n') == std::string::npos) {
-        return "'" + value + "'";
+        return "'" + Printable(value) + "'";
       }
       return absl::StrFormat("%d bytes", value.size());
     };
-    std::printf("attribute %s: a has %s, b has %s\n", name.c_str(),
+    std::printf("attribute %s: a has %s, b has %s\n", Printable(name).c_str(),
                 side(*report.a.manifest).c_str(),
                 side(*report.b.manifest).c_str());
   }
@@ -314,9 +316,9 @@ void PrintText(const Report& report) {
       "%s: %s (%s) and %s (%s); %s of %s items differ, %s of %s elements\n",
       report.equal() ? "equal" : "DIFFERENT",
       ckpt::ToString(report.a.manifest->id).c_str(),
-      report.a.manifest->layout.c_str(),
+      Printable(report.a.manifest->layout).c_str(),
       ckpt::ToString(report.b.manifest->id).c_str(),
-      report.b.manifest->layout.c_str(),
+      Printable(report.b.manifest->layout).c_str(),
       CountText(report.pairs_different).c_str(),
       CountText(report.matching.pairs.size()).c_str(),
       CountText(report.different).c_str(), CountText(report.elements).c_str());

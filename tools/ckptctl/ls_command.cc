@@ -98,6 +98,8 @@ int RunLs(const LsOptions& options) {
     json["sealed_by"] = catalog.seal ? Json(catalog.seal->incarnation) : Json();
     json["newest"] =
         newest != nullptr ? Json(ckpt::ToString(newest->id)) : Json();
+    json["seal_lost"] =
+        catalog.seal_lost.empty() ? Json() : Json(catalog.seal_lost);
     json["checkpoints"] = Json::array();
     for (const CatalogEntry& entry : catalog.entries) {
       json["checkpoints"].push_back(EntryJson(entry, newest));
@@ -109,6 +111,9 @@ int RunLs(const LsOptions& options) {
               catalog.run_id ? ckpt::ToHex(*catalog.run_id).c_str()
                              : "without an identity",
               OwnerText(catalog).c_str());
+  if (!catalog.seal_lost.empty()) {
+    std::printf("WARNING: %s\n", Printable(catalog.seal_lost).c_str());
+  }
   if (catalog.entries.empty()) {
     std::printf("no checkpoints%s\n",
                 catalog.has_committed

@@ -73,13 +73,14 @@ void PrintText(const Opened& opened, const VerifyOptions& options,
   const ckpt::Manifest& manifest = *opened.manifest;
   for (const ckpt::UnitDamage& damage : outcome.damage) {
     std::printf("damaged: %s/%s\n", opened.place.path().c_str(),
-                ckpt::ToString(damage).c_str());
+                Printable(ckpt::ToString(damage)).c_str());
   }
   for (const ckpt::ItemIndex item : outcome.digests_wrong) {
     std::printf(
         "digest differs: %s of '%s': %s from the bytes, %s in the "
         "manifest\n",
-        manifest.items[item].kind.c_str(), manifest.items[item].name.c_str(),
+        Printable(manifest.items[item].kind).c_str(),
+        Printable(manifest.items[item].name).c_str(),
         ckpt::ToHex(outcome.item_digests[item]).c_str(),
         ckpt::ToHex(manifest.item_digests[item]).c_str());
   }

@@ -12,6 +12,29 @@
 #include "trainer/fault/exit_codes.h"
 
 namespace holdfast::tools {
+namespace {
+
+// The bytes of the character that `text` begins with; 0 when a terminal must
+// not see it, or it is none.
+size_t CharacterLength(std::string_view text) {
+  const auto byte = [&text](size_t i) {
+    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
+  };
+  const unsigned first = byte(0);
+  if (first < 0x80) return first >= 0x20 && first != 0x7f ? 1 : 0;
+  const size_t length = first >= 0xf0   ? 4
+                        : first >= 0xe0 ? 3
+                        : first >= 0xc2 ? 2
+                                        : 0;
+  if (first > 0xf4) return 0;
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+  }
+  // C1 controls, as U+009B, which begins a sequence as ESC [ does.
+  return first == 0xc2 && byte(1) < 0xa0 ? 0 : length;
+}
+
+}  // namespace
 
 std::string BytesText(double bytes) {
   if (bytes < 1000) return absl::StrFormat("%.0f B", bytes);
@@ -49,8 +72,12 @@ std::string DurationText(double seconds) {
   return absl::StrFormat("%d d %d h", whole / 86400, whole / 3600 % 24);
 }
 
-std::string TableText(const std::vector<std::vector<std::string>>& rows,
+std::string TableText(const std::vector<std::vector<std::string>>& cells,
                       const std::vector<Align>& aligns) {
+  std::vector<std::vector<std::string>> rows = cells;
+  for (auto& row : rows) {
+    for (std::string& cell : row) cell = Printable(cell);
+  }
   std::vector<size_t> widths;
   for (const auto& row : rows) {
     if (row.size() > widths.size()) widths.resize(row.size(), 0);
@@ -71,6 +98,24 @@ std::string TableText(const std::vector<std::vector<std::string>>& rows,
     text += line + "\n";
   }
   return text;
+}
+
+std::string Printable(std::string_view text, bool keep_lines) {
+  std::string out;
+  out.reserve(text.size());
+  while (!text.empty()) {
+    const size_t length = CharacterLength(text);
+    if (length > 0 || (keep_lines && text[0] == '\n')) {
+      const size_t taken = std::max<size_t>(length, 1);
+      out += text.substr(0, taken);
+      text.remove_prefix(taken);
+    } else {
+      absl::StrAppendFormat(&out, "\\x%02x",
+                            static_cast<unsigned char>(text[0]));
+      text.remove_prefix(1);
+    }
+  }
+  return out;
 }
 
 std::string WrapText(std::string_view text, size_t width, size_t indent) {
@@ -94,8 +139,8 @@ std::string WrapText(std::string_view text, size_t width, size_t indent) {
 }
 
 int ReportFailure(std::string_view program, const absl::Status& status) {
-  const std::string line =
-      absl::StrFormat("%s: %s\n", program, std::string(status.message()));
+  const std::string line = absl::StrFormat(
+      "%s: %s\n", program, Printable(std::string(status.message()), true));
   std::fflush(stdout);
   std::fputs(line.c_str(), stderr);
   return trainer::ExitCodeOf(status);

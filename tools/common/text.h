@@ -24,11 +24,17 @@ std::string CountText(uint64_t count);
 // "850 ms", "4.2 s", "3 min 20 s", "2 h 5 min", "3 d 4 h"
 std::string DurationText(double seconds);
 
+// `text` as a terminal may see it: control characters (C0, DEL, C1) and bytes
+// that are no UTF-8 become "\x1b". What comes out of files may hold them, and
+// they could rewrite what stands above. `keep_lines` lets '\n' pass.
+std::string Printable(std::string_view text, bool keep_lines = false);
+
 enum class Align { kLeft, kRight };
 
 // Rows as columns two spaces apart, each as wide as its longest cell, without
 // trailing spaces. Rows may have fewer cells than there are columns. Widths are
-// in bytes, so cells are ASCII. `aligns` may be shorter: the rest is kLeft.
+// in bytes, so cells are ASCII; each goes through Printable. `aligns` may be
+// shorter: the rest is kLeft.
 std::string TableText(const std::vector<std::vector<std::string>>& rows,
                       const std::vector<Align>& aligns = {});
 
@@ -36,8 +42,8 @@ std::string TableText(const std::vector<std::vector<std::string>>& rows,
 // first indented by `indent`.
 std::string WrapText(std::string_view text, size_t width, size_t indent);
 
-// Says "PROGRAM: MESSAGE" on stderr and returns the exit code for the status
-// (trainer/fault/exit_codes.h). `program` is "holdfast data".
+// Says "PROGRAM: MESSAGE", Printable, on stderr and returns the exit code for
+// the status (trainer/fault/exit_codes.h). `program` is "holdfast data".
 int ReportFailure(std::string_view program, const absl::Status& status);
 
 // Flushes stdout and returns `code`, or the code for I/O with a message when

@@ -45,7 +45,7 @@ constexpr Place kPlaces[] = {{"mkdir", true},    {"create", false},
                              {"write", false},   {"sync", false},
                              {"syncdir", false}, {"put", true}};
 
-class StorageErrorsTest : public testing::TestWithParam<Place> {
+class StorageErrors : public testing::Test {
  protected:
   CheckpointerOptions Options(const std::string& fault) const {
     CheckpointerOptions options;
@@ -110,6 +110,9 @@ class StorageErrorsTest : public testing::TestWithParam<Place> {
   tests::TempDir dir_{tests::MemoryFolder()};
 };
 
+class StorageErrorsTest : public StorageErrors,
+                          public testing::WithParamInterface<Place> {};
+
 INSTANTIATE_TEST_SUITE_P(Operations, StorageErrorsTest,
                          testing::ValuesIn(kPlaces), [](const auto& info) {
                            return std::string(info.param.op);
@@ -161,6 +164,92 @@ TEST_P(StorageErrorsTest, FromThenOnEverySaveIsCountedAndTheOldOneStays) {
       EXPECT_EQ(counters.last_durable_step, 1);
       ExpectLoads(1);
     }
+  }
+}
+
+class LoadErrorsTest : public StorageErrors {
+ protected:
+  void SetUp() override {
+    SaveCounters counters;
+    Save("", 1, 2, &counters);
+  }
+  // What each rank's load under `fault` came to.
+  std::vector<absl::StatusOr<LoadReport>> Load(const std::string& fault) {
+    std::vector<absl::StatusOr<LoadReport>> loads(kRanks);
+    OnRanks(kRanks, Options(fault), [&](Party& party) {
+      const int rank = Index(party.rank());
+      loads[rank] = party.checkpointer().ClaimAndLoad({});
+      if (loads[rank].ok()) {
+        EXPECT_EQ(party.Compare(loads[rank]->step), "");
+      }
+      party.checkpointer().Close().IgnoreError();
+    });
+    return loads;
+  }
+};
+
+TEST_F(LoadErrorsTest, OnceIsTriedAgainAndNothingIsLost) {
+  for (const char* fault :
+       {"op=open,match=shard,do=fail", "op=read,match=shard,do=fail",
+        "op=read,n=3,match=shard,do=fail", "op=read,n=4,match=shard,do=fail",
+        "op=get,match=MANIFEST,do=fail", "op=get,match=run.id,do=fail",
+        "op=list,match=checkpoints,do=fail", "op=list,match=owners,do=fail"}) {
+    for (const char* rank : {"", "rank=1,", "rank=0,"}) {
+      SCOPED_TRACE(std::string(rank) + fault);
+      for (const auto& load : Load(std::string(rank) + fault)) {
+        ASSERT_TRUE(load.ok()) << load.status();
+        EXPECT_EQ(load->step, 2);
+        EXPECT_TRUE(load->stepped_over.empty());
+      }
+    }
+  }
+}
+
+// The sector of the header, of a unit, and of the footer.
+TEST_F(LoadErrorsTest, ABadSectorForAllRanksCostsThatCheckpoint) {
+  for (const int64_t at : {10, 4100}) {
+    SCOPED_TRACE(at);
+    FreshRun();
+    SetUp();
+    const auto loads = Load(absl::StrFormat(
+        "op=read,match=step-000000002,at=%d,do=fail,lasting=yes", at));
+    for (const auto& load : loads) {
+      ASSERT_TRUE(load.ok()) << load.status();
+      EXPECT_EQ(load->step, 1);
+      ASSERT_EQ(load->stepped_over.size(), 1u);
+      EXPECT_THAT(
+          load->stepped_over[0].reason,
+          testing::AllOf(HasSubstr("damaged: shard-0000"),
+                         HasSubstr("cannot be read"), HasSubstr("(EIO)")));
+      if (at == 4100) {
+        EXPECT_THAT(load->stepped_over[0].reason,
+                    HasSubstr("offset 4096 (exp_avg of 'a', rows 0-"));
+      }
+    }
+  }
+}
+
+TEST_F(LoadErrorsTest, ABadSectorForOneRankIsThatRanksFault) {
+  const auto loads =
+      Load("rank=1,op=read,match=step-000000002,at=4100,do=fail,lasting=yes");
+  for (const auto& load : loads) {
+    EXPECT_TRUE(absl::IsUnavailable(load.status())) << load.status();
+    EXPECT_THAT(std::string(load.status().message()),
+                testing::AllOf(HasSubstr("rank 1 ("), HasSubstr("(EIO)"),
+                               HasSubstr("reads the same bytes whole")));
+  }
+  ExpectLoads(2);
+}
+
+TEST_F(LoadErrorsTest, AStorageThatReadsNothingCostsNoCheckpoint) {
+  for (const char* fault :
+       {"op=read,do=fail,lasting=yes", "op=list,do=fail,lasting=yes"}) {
+    SCOPED_TRACE(fault);
+    for (const auto& load : Load(fault)) {
+      EXPECT_TRUE(absl::IsUnavailable(load.status())) << load.status();
+      EXPECT_THAT(std::string(load.status().message()), HasSubstr("(EIO)"));
+    }
+    ExpectLoads(2);
   }
 }
 

@@ -16,6 +16,8 @@ using ::testing::HasSubstr;
 using tests::SimStorage;
 using tests::StartWorld;
 
+constexpr RunId kOtherRun = {9, 9, 9};
+
 class LoadDamageTest : public StartTest,
                        public testing::WithParamInterface<int> {
  protected:
@@ -100,6 +102,39 @@ TEST_P(LoadDamageTest, AMissingFile) {
 TEST_P(LoadDamageTest, AFileCutShort) {
   disk_.Truncate(Shard(k300, 2), manifest_300_.files[2].bytes - 4096);
   ExpectSteppedBack("the manifest records");
+}
+
+TEST_P(LoadDamageTest, AFileThatIsLonger) {
+  auto bytes = Contents(Shard(k300, 2));
+  bytes.resize(bytes.size() + 4096);
+  Replace(Shard(k300, 2), bytes);
+  ExpectSteppedBack("the manifest records");
+}
+
+TEST_P(LoadDamageTest, AFileOfAnotherRun) {
+  // The same in everything but the run.
+  SimStorage storage(disk_, {.process = 92});
+  tests::CheckpointSpec spec;
+  spec.run_id = kOtherRun;
+  spec.id = k300;
+  spec.seed = 300;
+  spec.zstd_level = GetParam();
+  Check(tests::WriteShards(storage, *saved_layout_, spec, "other").status());
+  Replace(Shard(k300, 1), Contents("other/shard-00001.hf"));
+  ExpectSteppedBack("of run " + ToHex(kOtherRun));
+}
+
+TEST_P(LoadDamageTest, AManifestOfAnotherRun) {
+  Manifest other = manifest_300_;
+  other.run_id = kOtherRun;
+  Replace(AttemptDir(k300) + "/MANIFEST", EncodeManifest(other));
+  ExpectSteppedBack(ToHex(kOtherRun));
+}
+
+TEST_P(LoadDamageTest, AManifestOfAnotherCheckpoint) {
+  Replace(AttemptDir(k300) + "/MANIFEST",
+          Contents(AttemptDir(k200) + "/MANIFEST"));
+  ExpectSteppedBack("step-000000200.i0002.a01");
 }
 
 TEST_P(LoadDamageTest, AnEmptyFile) {

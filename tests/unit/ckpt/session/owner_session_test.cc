@@ -359,6 +359,28 @@ TEST_F(OwnerSessionTest, ANumberInCheckpointsIsNotClaimedAgain) {
   EXPECT_EQ(world->result(0).incarnation, 3);
 }
 
+// With the newest seal the line is gone: the one before would take the run back
+// to where that owner began.
+TEST_F(OwnerSessionTest, ASealThatIsGoneStopsTheStart) {
+  SimStorage storage(disk_, {.process = 92});
+  Check(Blocking(storage).Remove(SealName(2)));
+  const auto before = disk_.Names();
+  const auto world = Start();
+  EXPECT_TRUE(absl::IsFailedPrecondition(world->result(1).status))
+      << world->result(1).status;
+  EXPECT_THAT(world->result(1).status.message(),
+              testing::AllOf(HasSubstr("owners/i0002.seal"),
+                             HasSubstr("is not there"),
+                             HasSubstr("--resume=STEP")));
+  EXPECT_EQ(disk_.Names(), before);
+  // A person decides: what is left of the line.
+  StartWorld::Options options;
+  options.owner.resume = ResumeMode::kStep;
+  options.owner.resume_step = 100;
+  EXPECT_EQ(Start(options)->LoadedBy(100), "");
+  EXPECT_EQ(Look().seal_lost, "");
+}
+
 TEST_F(OwnerSessionTest, AClaimWithTheLastNumberStopsTheStart) {
   {
     SimStorage storage(disk_, {.process = 80});

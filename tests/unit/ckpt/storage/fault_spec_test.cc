@@ -74,6 +74,7 @@ TEST(FaultSpecTest, WhatIsWrongIsNamed) {
            Wrong{"op=write", "found 'op=write', expected do=kill"},
            Wrong{"op=wrte,do=kill", "found 'op=wrte', expected op=any or one"},
            Wrong{"do=explode", "found 'do=explode', expected do=kill"},
+           Wrong{"at=-1,do=kill", "found 'at=-1', expected a whole number"},
            Wrong{"n=0,do=kill", "found 'n=0', expected a whole number, 1 to"},
            Wrong{"n=3x,do=kill", "found 'n=3x'"},
            Wrong{"rank=-1,do=kill", "found 'rank=-1'"},

@@ -91,6 +91,18 @@ TEST_F(FaultStorageTest, FailsFromThenOn) {
   EXPECT_EQ(io.List(".")->size(), 1);
 }
 
+TEST_F(FaultStorageTest, APlaceInAFileFailsAndTheOthersDoNot) {
+  ASSERT_TRUE(Save(*Start(""), data_).ok());
+  const auto storage = Start("op=read,at=4096,do=fail,lasting=yes");
+  Blocking io(*storage);
+  ASSERT_TRUE(io.Open("f", kFile).ok());
+  AlignedBuffer all(3 * 4096);
+  EXPECT_TRUE(io.Read(kFile, 0, data_.span()).ok());
+  EXPECT_TRUE(absl::IsUnavailable(io.Read(kFile, 4096, data_.span()).status()));
+  EXPECT_TRUE(io.Read(kFile, 8192, data_.span()).ok());
+  EXPECT_TRUE(absl::IsUnavailable(io.Read(kFile, 0, all.span()).status()));
+}
+
 TEST_F(FaultStorageTest, AFailedReadPoisonsNothing) {
   const auto storage = Start("op=read,do=fail");
   Blocking io(*storage);

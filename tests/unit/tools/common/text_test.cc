@@ -14,6 +14,24 @@ namespace {
 
 using ::testing::IsEmpty;
 
+TEST(PrintableTest, ControlCharactersAndBytesThatAreNoTextAreSpelledOut) {
+  EXPECT_EQ(Printable("plain, \xc3\xa9 \xe2\x82\xac \xf0\x9f\x8c\xb1"),
+            "plain, \xc3\xa9 \xe2\x82\xac \xf0\x9f\x8c\xb1");
+  EXPECT_EQ(Printable("\x1b[2Jgone\r\n\t\x7f"),
+            "\\x1b[2Jgone\\x0d\\x0a\\x09\\x7f");
+  EXPECT_EQ(Printable("\xc2\x9b"
+                      "2J"),
+            "\\xc2\\x9b2J");
+  EXPECT_EQ(Printable("\xff\xc3(\xe2\x82"), "\\xff\\xc3(\\xe2\\x82");
+  EXPECT_EQ(Printable("two\nlines\x1b", /*keep_lines=*/true),
+            "two\nlines\\x1b");
+}
+
+TEST(TableTextTest, CellsCannotSteerTheTerminal) {
+  EXPECT_EQ(TableText({{"a\x1b[1A", "b"}, {"c", "d"}}),
+            "a\\x1b[1A  b\nc         d\n");
+}
+
 TEST(TextTest, BytesHaveThreeDigitsAndDecimalUnits) {
   EXPECT_EQ(BytesText(0), "0 B");
   EXPECT_EQ(BytesText(999), "999 B");
