@@ -368,10 +368,10 @@ TEST_F(OwnerSessionTest, ASealThatIsGoneStopsTheStart) {
   const auto world = Start();
   EXPECT_TRUE(absl::IsFailedPrecondition(world->result(1).status))
       << world->result(1).status;
-  EXPECT_THAT(world->result(1).status.message(),
-              testing::AllOf(HasSubstr("owners/i0002.seal"),
-                             HasSubstr("is not there"),
-                             HasSubstr("--resume=STEP")));
+  EXPECT_THAT(
+      world->result(1).status.message(),
+      testing::AllOf(HasSubstr("owners/i0002.seal"), HasSubstr("is not there"),
+                     HasSubstr("--resume=STEP")));
   EXPECT_EQ(disk_.Names(), before);
   // A person decides: what is left of the line.
   StartWorld::Options options;
