@@ -561,7 +561,7 @@ typedef struct hf_ckpt_box_read {
   // not count. All of `count` 0: the whole item.
   int64_t first[HF_CKPT_DIMENSIONS_MAX];
   int64_t count[HF_CKPT_DIMENSIONS_MAX];
-  void* memory;  // any; filled row-major
+  void* memory;  // any; filled row-major, and nothing behind it
   uint64_t memory_bytes;
 } hf_ckpt_box_read;
 

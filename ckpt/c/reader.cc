@@ -10,11 +10,13 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
+#include "ckpt/base/aligned_buffer.h"
 #include "ckpt/base/clock.h"
 #include "ckpt/base/status_macros.h"
 #include "ckpt/c/declared_layout.h"
 #include "ckpt/c/guard.h"
 #include "ckpt/c/holdfast_ckpt.h"
+#include "ckpt/c/page_memory.h"
 #include "ckpt/c/texts.h"
 #include "ckpt/session/catalog_locate.h"
 #include "ckpt/session/load_session.h"
@@ -32,6 +34,7 @@ using holdfast::ckpt::ItemSpec;
 using holdfast::ckpt::LocatedCheckpoint;
 using holdfast::ckpt::Manifest;
 using holdfast::ckpt::NullArgument;
+using holdfast::ckpt::PageMemory;
 using holdfast::ckpt::RealClock;
 using holdfast::ckpt::SessionEnv;
 using holdfast::ckpt::TakeStruct;
@@ -125,9 +128,25 @@ uint64_t BytesOf(const ItemSpec& item) {
          SizeOf(item.dtype);
 }
 
+// What one call reads. A fragment has the rest of its last block inside its
+// region (ckpt/layout/holding.h), and a load may fill that too. A caller's
+// memory ends where the box does: only whole blocks are read to there, and the
+// end of each box by way of a block of the library's own, the last region.
+struct Wanted {
+  struct Tail {
+    std::byte* memory = nullptr;
+    uint64_t bytes = 0;  // below kBlock
+    size_t fragment = 0;
+  };
+  Holding holding;
+  std::vector<std::span<std::byte>> regions;
+  std::vector<Tail> tails;
+  PageMemory tail_memory;
+};
+constexpr uint64_t kBlock = holdfast::ckpt::AlignedBuffer::kAlignment;
+
 absl::Status AppendWanted(const std::vector<ItemSpec>& items,
-                          const hf_ckpt_box_read& read, Holding* wanted,
-                          std::vector<std::span<std::byte>>* regions) {
+                          const hf_ckpt_box_read& read, Wanted* wanted) {
   if (read.item >= items.size()) {
     return absl::NotFoundError(
         absl::StrFormat("reading a box: there is no item %d; there are %d",
@@ -143,33 +162,70 @@ absl::Status AppendWanted(const std::vector<ItemSpec>& items,
   }
   HF_RETURN_IF_ERROR(holdfast::ckpt::CheckDeclaredRun(item, box, 0, 1));
   const int64_t elements = box.elements();
-  const uint64_t bytes = static_cast<uint64_t>(elements) * SizeOf(item.dtype);
+  const uint64_t size = SizeOf(item.dtype);
+  const uint64_t bytes = static_cast<uint64_t>(elements) * size;
   if (read.memory == nullptr || read.memory_bytes < bytes) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "reading %s of item '%s' (%s): %d bytes of memory at %p; %d are needed",
         ToString(box), item.name, item.kind, read.memory_bytes, read.memory,
         bytes));
   }
-  wanted->fragments.push_back(
-      {.item = static_cast<holdfast::ckpt::ItemIndex>(read.item),
-       .part = box,
-       .first = 0,
-       .count = elements,
-       .region = static_cast<uint32_t>(regions->size()),
-       .offset = 0});
-  wanted->region_bytes.push_back(bytes);
-  regions->emplace_back(static_cast<std::byte*>(read.memory), bytes);
+  auto* const memory = static_cast<std::byte*>(read.memory);
+  const uint64_t whole = bytes / kBlock * kBlock;
+  Holding& holding = wanted->holding;
+  if (whole > 0) {
+    holding.fragments.push_back(
+        {.item = static_cast<holdfast::ckpt::ItemIndex>(read.item),
+         .part = box,
+         .first = 0,
+         .count = static_cast<int64_t>(whole / size),
+         .region = static_cast<uint32_t>(wanted->regions.size()),
+         .offset = 0});
+    holding.region_bytes.push_back(whole);
+    wanted->regions.emplace_back(memory, whole);
+  }
+  if (whole < bytes) {
+    wanted->tails.push_back(
+        {memory + whole, bytes - whole, holding.fragments.size()});
+    holding.fragments.push_back(
+        {.item = static_cast<holdfast::ckpt::ItemIndex>(read.item),
+         .part = box,
+         .first = static_cast<int64_t>(whole / size),
+         .count = static_cast<int64_t>((bytes - whole) / size),
+         .region = 0,
+         .offset = 0});
+  }
+  return absl::OkStatus();
+}
+
+// The blocks for what does not fill one.
+absl::Status AddTailRegion(Wanted* wanted) {
+  if (wanted->tails.empty()) return absl::OkStatus();
+  const uint64_t bytes = wanted->tails.size() * kBlock;
+  wanted->tail_memory = holdfast::ckpt::NewPageMemory(bytes);
+  if (wanted->tail_memory == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("reading %d boxes: no memory left for %d bytes",
+                        wanted->tails.size(), bytes));
+  }
+  for (size_t i = 0; i < wanted->tails.size(); ++i) {
+    holdfast::ckpt::Fragment& fragment =
+        wanted->holding.fragments[wanted->tails[i].fragment];
+    fragment.region = static_cast<uint32_t>(wanted->regions.size());
+    fragment.offset = i * kBlock;
+  }
+  wanted->holding.region_bytes.push_back(bytes);
+  wanted->regions.emplace_back(wanted->tail_memory.get(), bytes);
   return absl::OkStatus();
 }
 
 absl::Status ReadBoxes(hf_ckpt_reader* reader, const hf_ckpt_box_read* boxes,
                        uint64_t count) {
-  Holding wanted;
-  std::vector<std::span<std::byte>> regions;
   if (count > std::numeric_limits<uint32_t>::max()) {
     return absl::InvalidArgumentError(
         absl::StrFormat("reading %d boxes in one call", count));
   }
+  Wanted wanted;
   // Callers of another version have structs of another size.
   const auto* at = reinterpret_cast<const std::byte*>(boxes);
   for (uint64_t i = 0; i < count; ++i) {
@@ -180,20 +236,27 @@ absl::Status ReadBoxes(hf_ckpt_reader* reader, const hf_ckpt_box_read* boxes,
           absl::StrFormat("hf_ckpt_reader_read: struct_bytes of box %d is %d",
                           i, box->struct_bytes));
     }
-    HF_RETURN_IF_ERROR(AppendWanted(reader->manifest->items, TakeStruct(box),
-                                    &wanted, &regions));
+    HF_RETURN_IF_ERROR(
+        AppendWanted(reader->manifest->items, TakeStruct(box), &wanted));
     at += box->struct_bytes;
   }
-  const holdfast::ckpt::LoadTarget target(std::move(regions));
+  HF_RETURN_IF_ERROR(AddTailRegion(&wanted));
+  const holdfast::ckpt::LoadTarget target(std::move(wanted.regions));
   holdfast::ckpt::LoadSession session(
       EnvOf(*reader), reader->place.dir, reader->manifest.get(),
-      &reader->manifest->items, &wanted, &target);
+      &reader->manifest->items, &wanted.holding, &target);
   RunAlone(reader->place.storage.get(), &RealClock(), &session);
   const absl::Status& status = session.outcome().status;
-  if (status.ok()) return status;
-  return absl::Status(status.code(),
-                      absl::StrFormat("reading %s: %s", reader->path,
-                                      std::string(status.message())));
+  if (!status.ok()) {
+    return absl::Status(status.code(),
+                        absl::StrFormat("reading %s: %s", reader->path,
+                                        std::string(status.message())));
+  }
+  for (size_t i = 0; i < wanted.tails.size(); ++i) {
+    std::memcpy(wanted.tails[i].memory, wanted.tail_memory.get() + i * kBlock,
+                wanted.tails[i].bytes);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace

@@ -465,6 +465,70 @@ TEST(CInitTest, WeightsAloneLeaveTheRestAsItWas) {
   hf_ckpt_free(ckpt);
 }
 
+// Large units are read straight to their place; the last one has a block's rest
+// behind it that is not the caller's. Whole blocks, some more, a piece of one.
+TEST(CReaderTest, FillsMemoryThatEndsWithTheBoxAndNothingBehindIt) {
+  TempDir dir;
+  const int64_t lengths[] = {300'001, 4096 * 64, 3000, (1 << 20) + 5};
+  std::vector<uint8_t> saved(2 << 20);
+  for (size_t i = 0; i < saved.size(); ++i) saved[i] = i * 7 + i / 251;
+  hf_ckpt_group* group = nullptr;
+  hf_ckpt* ckpt = nullptr;
+  ASSERT_OK(hf_ckpt_group_single(&group));
+  ASSERT_OK(hf_ckpt_new(dir.path().c_str(), group, nullptr, &ckpt));
+  for (int i = 0; i < 4; ++i) {
+    uint32_t item = 0;
+    ASSERT_OK(hf_ckpt_add_item(ckpt, std::to_string(i).c_str(), "weight",
+                               HF_CKPT_U8, 1, &lengths[i], &item));
+    ASSERT_OK(hf_ckpt_add_buffer(ckpt, item, kZero, &lengths[i],
+                                 saved.data() + i, lengths[i], HF_CKPT_STAGED,
+                                 nullptr));
+  }
+  hf_ckpt_save_report report = HF_CKPT_SAVE_REPORT_INIT;
+  int32_t ready = 0;
+  ASSERT_OK(hf_ckpt_open(ckpt));
+  ASSERT_OK(hf_ckpt_load(ckpt, nullptr, nullptr));
+  ASSERT_OK(hf_ckpt_begin_save(ckpt, 1, nullptr, 0));
+  ASSERT_OK(hf_ckpt_wait_save(ckpt, -1, &report, &ready));
+  ASSERT_EQ(report.outcome, HF_CKPT_COMMITTED) << report.message;
+  hf_ckpt_free(ckpt);
+
+  hf_ckpt_reader* reader = nullptr;
+  ASSERT_OK(hf_ckpt_reader_open(dir.path().c_str(), &reader));
+  for (const size_t shift : {0, 8}) {  // on a page, and not
+    for (int i = 0; i < 4; ++i) {
+      void* pages = nullptr;
+      ASSERT_OK(hf_ckpt_alloc(2 << 20, &pages));
+      auto* const memory = static_cast<uint8_t*>(pages) + shift;
+      std::memset(pages, 0xee, 2 << 20);
+      hf_ckpt_box_read box = HF_CKPT_BOX_READ_INIT;
+      box.item = i;
+      box.memory = memory;
+      box.memory_bytes = lengths[i];
+      EXPECT_OK(hf_ckpt_reader_read(reader, &box, 1));
+      EXPECT_EQ(std::memcmp(memory, saved.data() + i, lengths[i]), 0) << i;
+      for (int64_t at = lengths[i]; at < lengths[i] + 4096; ++at) {
+        ASSERT_EQ(memory[at], 0xee) << i << " " << at;
+      }
+      hf_ckpt_dealloc(pages);
+    }
+  }
+  // All in one call, into memory that ends where they do.
+  std::vector<std::vector<uint8_t>> memory;
+  std::vector<hf_ckpt_box_read> boxes(4, HF_CKPT_BOX_READ_INIT);
+  for (int i = 0; i < 4; ++i) {
+    memory.emplace_back(lengths[i]);
+    boxes[i].item = i;
+    boxes[i].memory = memory[i].data();
+    boxes[i].memory_bytes = lengths[i];
+  }
+  EXPECT_OK(hf_ckpt_reader_read(reader, boxes.data(), 4));
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(std::memcmp(memory[i].data(), saved.data() + i, lengths[i]), 0);
+  }
+  hf_ckpt_reader_free(reader);
+}
+
 TEST(CReaderTest, RefusesWhatIsNotThereAndFindsDamage) {
   TempDir dir;
   hf_ckpt_reader* reader = nullptr;
