@@ -123,6 +123,9 @@ HF_CKPT_API void hf_ckpt_dealloc(void* memory);
 //   storage                auto       auto, io_uring, posix
 //   queue_depth            64         writes in flight
 //   direct_io              true       O_DIRECT where the file system has it
+//   codec                  none       none, zstd: compress what is saved
+//   codec_level            0          of zstd
+//   codec_threads          0          that compress; 0: the library's thread
 //   raw_write_bytes_per_s  0          the device's speed, for raw_share of
 //   raw_read_bytes_per_s   0          saves and loads; 0: unknown
 //   layout                 ranksN     how this job is cut, for people:
