@@ -2,6 +2,7 @@
 
 #include "ckpt/ckpt_thread.h"
 
+#include <sched.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -24,6 +25,9 @@ namespace {
 constexpr absl::Duration kIdleNap = absl::Milliseconds(10);
 // While messages are awaited.
 constexpr absl::Duration kMessageNap = absl::Microseconds(200);
+// While messages are on their way: then as if there were none. Some
+// milliseconds.
+constexpr int kPollsInVainMax = 2000;
 // While the storage works. It wakes the thread at each answer.
 constexpr int kStorageWaitMs = 1;
 // Reports that nobody has polled.
@@ -146,7 +150,11 @@ void CkptThread::Run() {
       if (const auto outcome = host_->saves().TakeRetention()) {
         LogRetention(*outcome);
       }
-      if (!progress) Wait();
+      if (progress) {
+        polls_in_vain_ = 0;
+      } else {
+        Wait();
+      }
     }
   }
   // The storage first: calls in flight may use memory of the sessions.
@@ -408,12 +416,20 @@ bool CkptThread::MayStop() {
 
 void CkptThread::Wait() {
   const SaveHost& saves = host_->saves();
-  if (loading_ || saves.writing()) {
+  // Messages of a megabyte come in parts, each of which needs a poll at both
+  // ends; a nap between any two would be most of the time.
+  if (loading_ && group_->moving() && polls_in_vain_ < kPollsInVainMax) {
+    ++polls_in_vain_;
+    sched_yield();
+    return;
+  }
+  const bool for_ranks = loading_ && host_->load_waits_for_ranks();
+  if ((loading_ && !for_ranks) || saves.writing()) {
     storage_->WaitForCompletion(kStorageWaitMs);
     return;
   }
   const absl::Duration nap =
-      saves.busy() || saves.retiring() ? kMessageNap : kIdleNap;
+      for_ranks || saves.busy() || saves.retiring() ? kMessageNap : kIdleNap;
   std::unique_lock lock(box_->lock);
   box_->changed.wait_for(lock, absl::ToChronoMicroseconds(nap),
                          [this] { return box_->HasWork(); });

@@ -105,6 +105,7 @@ class CkptThread {
   absl::Status init_status_;               // rank 0: why there is none
   std::unique_ptr<LoadTarget> target_;
   std::unique_ptr<RankHost> host_;
+  int polls_in_vain_ = 0;
   bool loading_ = false;
   bool silent_ = false;   // box_->silent_since is set
   bool polling_ = false;  // since the first piece of work

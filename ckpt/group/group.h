@@ -61,6 +61,10 @@ class Group {
   // The next message that has arrived, from anyone. Never blocks. Also drives
   // sends that are under way: a rank that only sends must poll as well.
   virtual std::optional<Message> Poll() = 0;
+
+  // Some message is on its way from or to here, and comes on with each Poll: a
+  // caller that waits for it does better to poll than to sleep.
+  virtual bool moving() const { return false; }
 };
 
 }  // namespace holdfast::ckpt

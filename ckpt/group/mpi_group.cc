@@ -91,6 +91,8 @@ class MpiGroup final : public Group {
     }
   }
 
+  bool moving() const override { return !sends_.empty() || !receives_.empty(); }
+
   std::optional<Message> Poll() override {
     AdvanceSends();
     StartReceives();

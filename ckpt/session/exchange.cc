@@ -56,13 +56,17 @@ void Exchange::Take(uint32_t file, uint64_t offset,
     return;
   }
   for (size_t i = 0; i < receivers_.size(); ++i) {
-    if (!reads_->receivers()[i].Wants(file, offset, offset + bytes.size())) {
-      continue;
-    }
-    for (uint64_t at = 0; at < bytes.size(); at += options_.piece_bytes) {
+    const uint64_t wanted =
+        reads_->receivers()[i].PackedBytes(file, offset, offset + bytes.size());
+    if (wanted == 0) continue;
+    // Cut evenly, so that a piece has some piece_bytes whatever share of the
+    // range is wanted.
+    const uint64_t pieces =
+        (wanted + options_.piece_bytes - 1) / options_.piece_bytes;
+    const uint64_t step = (bytes.size() + pieces - 1) / pieces;
+    for (uint64_t at = 0; at < bytes.size(); at += step) {
       Queue(i, file, offset + at,
-            bytes.subspan(at, std::min<uint64_t>(options_.piece_bytes,
-                                                 bytes.size() - at)));
+            bytes.subspan(at, std::min<uint64_t>(step, bytes.size() - at)));
     }
   }
   SendQueued();

@@ -49,7 +49,7 @@ namespace holdfast::ckpt {
 
 struct ExchangeOptions {
   ShareOptions plan;
-  // Bytes of a file that one message is of.
+  // Of one message, about.
   uint64_t piece_bytes = uint64_t{1} << 20;
   uint64_t bytes_max = uint64_t{16} << 20;
   absl::Duration silence = absl::Minutes(2);

@@ -408,6 +408,11 @@ LoadProgress OwnerSession::progress() const {
                                    : LoadProgress();
 }
 
+bool OwnerSession::waits_for_ranks() const {
+  return state_->exchange && state_->exchange->status().ok() &&
+         state_->io.idle() && (!state_->init_io || state_->init_io->idle());
+}
+
 const OwnerResult& OwnerSession::result() const { return state_->result; }
 
 }  // namespace holdfast::ckpt

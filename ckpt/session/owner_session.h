@@ -163,6 +163,8 @@ class OwnerSession final : public Session {
   bool done() const override;
 
   LoadProgress progress() const;
+  // The load goes on when other ranks' messages come, not by the storage.
+  bool waits_for_ranks() const;
   const OwnerResult& result() const;  // after done()
 
  private:

@@ -43,6 +43,9 @@ class RankHost {
 
   bool claiming() const { return owner_ != nullptr && !owned_; }
   LoadProgress load_progress() const { return owner_->progress(); }
+  bool load_waits_for_ranks() const {
+    return claiming() && owner_->waits_for_ranks();
+  }
   // After the owner session has ended, once. When its status is OK saves may
   // begin.
   std::optional<OwnerResult> TakeOwnerResult();

