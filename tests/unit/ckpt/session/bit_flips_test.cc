@@ -23,6 +23,13 @@ namespace {
 
 constexpr CheckpointId kId{100, 1, 1};
 
+// Each look is ten times as slow under a sanitizer, which asks something else.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr uint64_t kStride = 13;
+#else
+constexpr uint64_t kStride = 1;
+#endif
+
 // One tensor of 6 x 10 on one rank: a shard of one unit between its header,
 // index and footer.
 class OneTensor final : public JobLayout {
@@ -73,18 +80,16 @@ class BitFlipsTest : public testing::Test {
   void ForEachBit(const std::string& name, Look look) {
     const uint64_t size = SizeOfFile(name);
     uint64_t unseen = 0;
-    for (uint64_t byte = 0; byte < size; ++byte) {
-      for (int bit = 0; bit < 8; ++bit) {
-        disk_.FlipBit(name, byte, bit);
-        if (!look(byte)) {
-          if (++unseen < 10) {
-            ADD_FAILURE() << name << ", byte " << byte << ", bit " << bit;
-          }
-        }
-        disk_.FlipBit(name, byte, bit);
+    for (uint64_t place = 0; place < size * 8; place += kStride) {
+      const uint64_t byte = place / 8;
+      const int bit = static_cast<int>(place % 8);
+      disk_.FlipBit(name, byte, bit);
+      if (!look(byte) && ++unseen < 10) {
+        ADD_FAILURE() << name << ", byte " << byte << ", bit " << bit;
       }
+      disk_.FlipBit(name, byte, bit);
     }
-    EXPECT_EQ(unseen, 0u) << "of " << size * 8 << " bits";
+    EXPECT_EQ(unseen, 0u) << "of " << size * 8 / kStride << " bits";
   }
 
   SessionEnv Env() {
