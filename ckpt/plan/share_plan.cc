@@ -189,6 +189,9 @@ absl::StatusOr<SharePlan> PlanShare(
       if (!is_near[fragment.item]) continue;
       HF_RETURN_IF_ERROR(planner.Append(fragment, &steps));
     }
+    // Joined as that rank joins them, all that it wants of a file being here:
+    // both sides pack by the steps, in their order.
+    SortAndJoin(&steps);
     for (const ReadStep& step : steps) {
       if (windows.Add(rank, step)) others[rank].push_back(step);
     }
@@ -220,7 +223,6 @@ absl::StatusOr<SharePlan> PlanShare(
       return !windows.Meets(step, mine);
     });
     if (wanted.empty()) continue;
-    SortAndJoin(&wanted);
     SharePlan::Receiver& receiver = plan.receivers.emplace_back();
     receiver.rank = rank;
     receiver.wants.steps = std::move(wanted);

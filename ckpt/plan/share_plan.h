@@ -54,7 +54,7 @@ struct SharePlan {
   // A rank that wants something of what this one reads.
   struct Receiver {
     Rank rank{};
-    LoadPlan wants;  // at least its steps in `reads`
+    LoadPlan wants;  // at least its own plan's steps in `reads`
   };
 
   LoadPlan own;                     // everything that this rank wants
