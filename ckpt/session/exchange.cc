@@ -11,6 +11,12 @@
 #include "ckpt/session/messages.h"
 
 namespace holdfast::ckpt {
+namespace {
+
+// Smaller messages cost more than their bytes.
+constexpr uint64_t kPieceBytesMin = uint64_t{64} << 10;
+
+}  // namespace
 
 Exchange::Exchange(Group* group, Clock* clock, const MessageTag& tag,
                    const ExchangeOptions& options)
@@ -39,6 +45,12 @@ void Exchange::Begin(const SharePlan* plan, const SharedReads* reads,
   // Everyone sends to the next rank above first, so that not all send to one.
   while (first_ < receivers_.size() && receivers_[first_].rank < group_->rank())
     ++first_;
+  // A rank that does not take for a while has a piece there from each of its
+  // senders, which are about as many: all of them are to be few bytes.
+  piece_bytes_ = std::min(
+      options_.piece_bytes,
+      std::max(kPieceBytesMin,
+               options_.bytes_max / std::max<size_t>(1, receivers_.size())));
   for (const Message& message : std::exchange(early_, {})) OnMessage(message);
 }
 
@@ -48,48 +60,73 @@ void Exchange::Take(uint32_t file, uint64_t offset,
                     std::span<const std::byte> bytes) {
   if (!status_.ok()) return;
   moved_ = true;
-  if (!NoteRange(file, offset, offset + bytes.size())) {
+  const uint64_t end = offset + bytes.size();
+  if (!NoteRange(file, offset, end)) {
     GiveUp(
         absl::StrFormat("bytes %d-%d of file %d came from another rank and "
                         "were read here too",
-                        offset, offset + bytes.size(), file));
+                        offset, end, file));
     return;
   }
-  for (size_t i = 0; i < receivers_.size(); ++i) {
-    const uint64_t wanted =
-        reads_->receivers()[i].PackedBytes(file, offset, offset + bytes.size());
+  std::shared_ptr<Read> kept;  // of what cannot be sent at once
+  for (size_t n = 0; n < receivers_.size(); ++n) {
+    const size_t i = (first_ + n) % receivers_.size();
+    const Scatter& theirs = reads_->receivers()[i];
+    Receiver& to = receivers_[i];
+    const uint64_t wanted = theirs.PackedBytes(file, offset, end);
     if (wanted == 0) continue;
-    // Cut evenly, so that a piece has some piece_bytes whatever share of the
+    // Cut evenly, so that a piece has some piece_bytes_ whatever share of the
     // range is wanted.
-    const uint64_t pieces =
-        (wanted + options_.piece_bytes - 1) / options_.piece_bytes;
+    const uint64_t pieces = (wanted + piece_bytes_ - 1) / piece_bytes_;
     const uint64_t step = (bytes.size() + pieces - 1) / pieces;
-    for (uint64_t at = 0; at < bytes.size(); at += step) {
-      Queue(i, file, offset + at,
-            bytes.subspan(at, std::min<uint64_t>(step, bytes.size() - at)));
+    for (uint64_t at = offset; at < end; at += step) {
+      const uint64_t size = std::min(step, end - at);
+      const uint64_t packed = theirs.PackedBytes(file, at, at + size);
+      if (packed == 0) continue;
+      if (to.queue.empty() && MaySend(to, packed)) {
+        SendPiece(i, file, at, bytes.subspan(at - offset, size));
+        continue;
+      }
+      if (kept == nullptr) {
+        kept = std::make_shared<Read>(
+            Read{file, offset, {bytes.begin(), bytes.end()}});
+        bytes_queued_ += bytes.size();
+      }
+      to.queue.push_back({kept, at, at + size});
     }
   }
-  SendQueued();
+  bytes_held_most_ =
+      std::max(bytes_held_most_, bytes_queued_ + bytes_under_way_);
 }
 
-void Exchange::Queue(size_t receiver, uint32_t file, uint64_t offset,
-                     std::span<const std::byte> bytes) {
+// One piece may always be under way, and one to each as far as the bound for
+// all allows.
+bool Exchange::MaySend(const Receiver& to, uint64_t size) const {
+  const uint64_t each_max = options_.bytes_max / receivers_.size();
+  return (to.bytes_under_way == 0 || to.bytes_under_way + size <= each_max) &&
+         (bytes_under_way_ == 0 ||
+          bytes_under_way_ + size <= options_.bytes_max);
+}
+
+void Exchange::SendPiece(size_t receiver, uint32_t file, uint64_t offset,
+                         std::span<const std::byte> bytes) {
   const Scatter& scatter = reads_->receivers()[receiver];
   Receiver& to = receivers_[receiver];
   PieceMessage piece;
+  piece.number = ++to.pieces;
   piece.file = file;
   piece.begin = offset;
   piece.end = offset + bytes.size();
-  const uint64_t size = scatter.PackedBytes(file, piece.begin, piece.end);
-  if (size == 0) return;
-  piece.number = ++to.pieces;
-  std::vector<std::byte> body = EncodeHead(piece, size);
+  std::vector<std::byte> body =
+      EncodeHead(piece, scatter.PackedBytes(file, piece.begin, piece.end));
   scatter.AppendPacked(file, offset, bytes, &body);
   SealPiece(&body);
-  bytes_queued_ += body.size();
-  to.queue.push_back(std::move(body));
-  bytes_held_most_ =
-      std::max(bytes_held_most_, bytes_queued_ + bytes_under_way_);
+  if (to.under_way.empty()) to.since = clock_->Monotonic();
+  Send(to, body);
+  to.under_way.push_back(body.size());
+  to.bytes_under_way += body.size();
+  bytes_under_way_ += body.size();
+  bytes_sent_ += body.size();
 }
 
 void Exchange::EndReads() {
@@ -112,26 +149,25 @@ void Exchange::Send(Receiver& to, std::span<const std::byte> body) {
 
 // In turn, one piece each, as long as the bounds allow.
 void Exchange::SendQueued() {
-  const uint64_t each_max =
-      options_.bytes_max / std::max<size_t>(1, receivers_.size());
   for (bool sent = true; sent && status_.ok();) {
     sent = false;
-    for (size_t i = 0; i < receivers_.size(); ++i) {
-      Receiver& to = receivers_[(first_ + i) % receivers_.size()];
+    for (size_t n = 0; n < receivers_.size(); ++n) {
+      const size_t i = (first_ + n) % receivers_.size();
+      Receiver& to = receivers_[i];
       if (to.queue.empty()) continue;
-      const uint64_t size = to.queue.front().size();
-      // One piece may always be under way, to each.
-      if (to.bytes_under_way > 0 && to.bytes_under_way + size > each_max) {
+      const Piece& piece = to.queue.front();
+      const Read& read = *piece.read;
+      if (!MaySend(to, reads_->receivers()[i].PackedBytes(
+                           read.file, piece.begin, piece.end))) {
         continue;
       }
-      if (to.under_way.empty()) to.since = clock_->Monotonic();
-      Send(to, to.queue.front());
+      SendPiece(
+          i, read.file, piece.begin,
+          std::span(read.bytes)
+              .subspan(piece.begin - read.offset, piece.end - piece.begin));
+      // The last that waits for it.
+      if (piece.read.use_count() == 1) bytes_queued_ -= read.bytes.size();
       to.queue.pop_front();
-      to.under_way.push_back(size);
-      to.bytes_under_way += size;
-      bytes_under_way_ += size;
-      bytes_queued_ -= size;
-      bytes_sent_ += size;
       sent = true;
     }
   }

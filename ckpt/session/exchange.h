@@ -14,17 +14,19 @@
 // comes twice, in another size or with another checksum ends the try, as does a
 // piece that is missing between two others.
 //
-// Memory: pieces wait to be sent in at most `bytes_max` (then the reader's gate
-// closes) and one read more; as much again may be sent and not yet taken, so
-// that what the group holds is bounded on both sides. A receiver always takes:
-// nobody waits for a rank that waits.
+// Memory, however many receivers there are: what waits to be sent is held once
+// for all of them, in at most `bytes_max` (then the reader's gate closes) and
+// one read more; as much again may be sent and not yet taken. So a rank that
+// does not take for a while has at most a small piece there from each rank that
+// reads for it. A receiver always takes: nobody waits for a rank that waits.
 //
 // Waits: a rank that says nothing for `silence` ends the try with kUnavailable,
 // which names it and how far it had come. A try that has failed elsewhere ends
 // by Fail.
 //
 // Thread: the one that polls. Cost: one copy of a piece into its message, one
-// from there into place, one checksum on each side.
+// from there into place, one checksum on each side; one copy more of a read
+// that cannot be sent at once.
 
 #ifndef HOLDFAST_CKPT_SESSION_EXCHANGE_H_
 #define HOLDFAST_CKPT_SESSION_EXCHANGE_H_
@@ -49,7 +51,7 @@ namespace holdfast::ckpt {
 
 struct ExchangeOptions {
   ShareOptions plan;
-  // Of one message, about.
+  // Of one message, about; less where receivers are many.
   uint64_t piece_bytes = uint64_t{1} << 20;
   uint64_t bytes_max = uint64_t{16} << 20;
   absl::Duration silence = absl::Minutes(2);
@@ -98,12 +100,24 @@ class Exchange {
   uint64_t bytes_held_most() const { return bytes_held_most_; }
 
  private:
+  // Bytes of a file from `offset` on.
+  struct Read {
+    uint32_t file = 0;
+    uint64_t offset = 0;
+    std::vector<std::byte> bytes;
+  };
+  // [begin, end) of the file, to be cut for one receiver.
+  struct Piece {
+    std::shared_ptr<const Read> read;
+    uint64_t begin = 0;
+    uint64_t end = 0;
+  };
   struct Receiver {
     Rank rank{};
-    std::deque<std::vector<std::byte>> queue;  // encoded, not yet sent
-    std::deque<uint64_t> under_way;            // sizes, sent and not taken
+    std::deque<Piece> queue;         // not yet sent
+    std::deque<uint64_t> under_way;  // sizes, sent and not taken
     uint64_t bytes_under_way = 0;
-    uint64_t pieces = 0;  // made
+    uint64_t pieces = 0;  // sent
     uint64_t taken = 0;   // by the receiver
     bool ended = false;
     absl::Duration since;   // of the last word from it, while pieces are out
@@ -118,8 +132,11 @@ class Exchange {
 
   void OnPiece(const Message& message);
   void OnTaken(const Message& message);
-  void Queue(size_t receiver, uint32_t file, uint64_t offset,
-             std::span<const std::byte> bytes);
+  // May `receiver` be sent `size` bytes of a file now?
+  bool MaySend(const Receiver& to, uint64_t size) const;
+  // Cuts `bytes`, those of `file` from `offset` on, for a receiver.
+  void SendPiece(size_t receiver, uint32_t file, uint64_t offset,
+                 std::span<const std::byte> bytes);
   void Send(Receiver& to, std::span<const std::byte> body);
   void SendQueued();
   void LookAtTheClock();
@@ -139,7 +156,8 @@ class Exchange {
 
   std::vector<Message> early_;
   std::vector<Receiver> receivers_;
-  size_t first_ = 0;  // of them to be sent to
+  size_t first_ = 0;          // of them to be sent to
+  uint64_t piece_bytes_ = 0;  // of one message, about
   std::map<Rank, Sender> senders_;
   size_t senders_left_ = 0;
   // Ranges that were read here or came, by (file, begin), neighbours joined.

@@ -466,6 +466,113 @@ TEST_F(TwoRanks, AReaderThatIsStillReadingIsWaitedForAndASilentOneIsNamed) {
                     HasSubstr("nothing for 2m3")));
 }
 
+// --- One reader, many receivers
+// -----------------------------------------------
+
+// All ranks want all of it.
+class WholeJob final : public JobLayout {
+ public:
+  explicit WholeJob(int ranks) : ranks_(ranks) {}
+  int world() const override { return ranks_; }
+  const std::vector<ItemSpec>& items() const override { return items_; }
+  Holding StoredBy(Rank rank) const override {
+    Holding holding = WantedBy(rank);
+    if (rank != Rank{0}) holding.fragments.clear();
+    return holding;
+  }
+  Holding WantedBy(Rank) const override {
+    const Box whole = WholeBox(items_[0].shape);
+    Fragment all{.item = 0, .part = whole, .count = whole.elements()};
+    return {.region_bytes = {uint64_t{4} << 18}, .fragments = {all}};
+  }
+  std::string description() const override { return "whole"; }
+
+ private:
+  const int ranks_;
+  const std::vector<ItemSpec> items_{{.name = "w",
+                                      .kind = "weight",
+                                      .dtype = DType::kF32,
+                                      .shape = {1 << 18}}};
+};
+
+TEST(ManyReceivers, CostTheirReaderNoMoreMemoryThanOne) {
+  constexpr int kRanks = 41;
+  constexpr uint64_t kRead = 65536;
+  const WholeJob job(kRanks);
+  tests::SimDisk disk({});
+  tests::SimStorage storage(disk, {.process = 1});
+  tests::CheckpointSpec spec;
+  spec.id = kNew;
+  const auto manifest = tests::WriteShards(storage, WholeJob(1), spec, "here");
+  Check(manifest.status());
+  const auto contents = *Blocking(storage).Get("here/shard-00000.hf", 1 << 30);
+
+  tests::SimClock clock;
+  tests::SimNetwork network(kRanks, clock, {});
+  ExchangeOptions options;
+  options.piece_bytes = 16384;
+  options.bytes_max = 65536;
+  struct Party {
+    std::unique_ptr<Group> group;
+    SharePlan plan;
+    std::unique_ptr<SharedReads> reads;
+    std::unique_ptr<tests::JobMemory> memory;
+    std::unique_ptr<Exchange> exchange;
+  };
+  std::vector<Party> all(kRanks);
+  const Holding wanted = job.WantedBy(Rank{0});
+  int reader = -1;
+  for (int r = 0; r < kRanks; ++r) {
+    Party& party = all[r];
+    party.group = network.Open(Rank{r});
+    auto plan = PlanShare(*manifest, job.items(), kRanks, Rank{r},
+                          [&](Rank rank) { return job.WantedBy(rank); },
+                          {.window_bytes = uint64_t{1} << 30});
+    Check(plan.status());
+    party.plan = *std::move(plan);
+    if (!party.plan.reads.empty()) reader = r;
+    party.reads = std::make_unique<SharedReads>(party.plan);
+    party.memory = std::make_unique<tests::JobMemory>(wanted);
+    party.exchange = std::make_unique<Exchange>(party.group.get(), &clock,
+                                                MessageTag{1, 1, 0}, options);
+    party.exchange->Begin(&party.plan, party.reads.get(),
+                          party.memory->spans());
+  }
+  ASSERT_EQ(all[reader].plan.receivers.size(), kRanks - 1);
+
+  const uint64_t end = manifest->files[0].data_end();
+  uint64_t at = kShardBlockBytes;
+  const auto ended = [&] {
+    return std::all_of(all.begin(), all.end(), [](const Party& party) {
+      return party.exchange->all_ended();
+    });
+  };
+  Exchange& from = *all[reader].exchange;
+  for (int i = 0; i < 100'000 && !ended(); ++i) {
+    if (at < end && from.has_room()) {
+      const uint64_t size = std::min(kRead, end - at);
+      from.Take(0, at, std::span(contents).subspan(at, size));
+      at += size;
+      if (at == end) from.EndReads();
+    }
+    for (Party& party : all) {
+      if (auto message = party.group->Poll()) {
+        party.exchange->OnMessage(*message);
+      }
+      party.exchange->Poll();
+      ASSERT_TRUE(party.exchange->status().ok()) << party.exchange->status();
+    }
+    clock.Sleep(absl::Microseconds(30));
+  }
+  for (int r = 0; r < kRanks; ++r) {
+    if (r == reader) continue;
+    EXPECT_EQ(all[r].exchange->bytes_received(), 1 << 20);
+    EXPECT_EQ(all[r].memory->Differs(job, wanted, 0), "") << r;
+  }
+  // What waits, one read more, and what is under way.
+  EXPECT_LE(from.bytes_held_most(), 3 * (65536 + 4 * 64));
+}
+
 struct Spoiled {
   const char* what;
   std::function<bool(Message&)>
