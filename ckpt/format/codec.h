@@ -37,7 +37,7 @@ inline constexpr char kZstdName[] = "zstd";
 
 // Level 0 codes each byte by how often it occurs and looks for no repetitions:
 // planes of floating point have hardly any, so it is as small as level 1 and
-// three times as fast (bench_codec). From 1 on zstd's own levels.
+// twice as fast (bench_codec). From 1 on zstd's own levels.
 inline constexpr int kZstdLevelMin = 0;
 inline constexpr int kZstdLevelDefault = 0;
 int ZstdLevelMax();

@@ -156,25 +156,27 @@ class Coder {
   // One pass over a sample, to frames and back.
   void Pass(const Sample& sample, Figures* figures) {
     const int width = variant_.planes ? sample.width : 1;
-    frames_.resize(sample.units.size());
+    // As a save has them: memory that is there and was written before.
+    while (frames_.size() < sample.units.size()) {
+      frames_.emplace_back(kUnitBytesMax, std::byte{1});
+    }
+    sizes_.resize(frames_.size());
     double stored = 0, bytes = 0;
     absl::Duration begin = ProcessorTime();
     for (size_t i = 0; i < sample.units.size(); ++i) {
       const Bytes& unit = sample.units[i];
-      Bytes& frame = frames_[i];
-      frame.resize(kUnitBytesMax);
+      const auto frame = std::span(frames_[i]).first(unit.size());
       if (encoder_ != nullptr) {
-        frame.resize(
-            encoder_->Encode(unit, width, std::span(frame).first(unit.size())));
+        sizes_[i] = encoder_->Encode(unit, width, frame);
       } else {
-        SplitPlanes(unit, width, std::span(frame).first(unit.size()));
-        frame.resize(unit.size());
+        SplitPlanes(unit, width, frame);
+        sizes_[i] = unit.size();
       }
       bytes += unit.size();
       // As stored: in blocks, or plain when that is not fewer.
-      const double blocks = RoundUp(frame.size(), kShardBlockBytes);
+      const double blocks = RoundUp(sizes_[i], kShardBlockBytes);
       stored +=
-          frame.empty() ? unit.size() : std::min<double>(blocks, unit.size());
+          sizes_[i] == 0 ? unit.size() : std::min<double>(blocks, unit.size());
     }
     absl::Duration now = ProcessorTime();
     figures->encode_s.push_back(absl::ToDoubleSeconds(now - begin));
@@ -182,13 +184,14 @@ class Coder {
     for (size_t i = 0; i < sample.units.size(); ++i) {
       const Bytes& unit = sample.units[i];
       const auto out = out_.span().first(unit.size());
-      if (frames_[i].empty()) {
+      const auto frame = std::span(frames_[i]).first(sizes_[i]);
+      if (frame.empty()) {
         std::copy(unit.begin(), unit.end(), out.begin());
       } else if (encoder_ != nullptr) {
-        const absl::Status status = decoder_.Decode(frames_[i], width, out);
+        const absl::Status status = decoder_.Decode(frame, width, out);
         HF_CHECK(status.ok(), "%s", status.ToString());
       } else {
-        JoinPlanes(frames_[i], width, out);
+        JoinPlanes(frame, width, out);
       }
       HF_CHECK(out.back() == unit.back(), "other bytes came back");
     }
@@ -204,6 +207,7 @@ class Coder {
   ZstdDecoder decoder_;
   AlignedBuffer out_;
   std::vector<Bytes> frames_;
+  std::vector<size_t> sizes_;
 };
 
 void Print(const Variant& variant, const std::string& kind, double bytes,
