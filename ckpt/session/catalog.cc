@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "ckpt/session/preflight.h"
 
 namespace holdfast::ckpt {
 namespace {
@@ -13,6 +14,9 @@ namespace {
 // How often checkpoints/ may change while it is read. Owners that adopt at the
 // same moment change it, each for a while; so does a save, once.
 constexpr int kListingsMax = 16;
+// Between them, from the third on: together as long as a network file system
+// may show an old listing.
+const absl::Duration kListingWait = kSeeWait * (kSeeTries / kListingsMax);
 
 std::string InDir(const std::string& dir, const std::string& name) {
   return dir == "." ? name : dir + "/" + name;
@@ -120,6 +124,7 @@ Task<absl::Status> ReadDirs(Io* io, RunListing* listing, bool* changed) {
     }
     listing->has_checkpoints_dir = true;
   }
+  bool is_old = false;
   for (const DirEntry& entry : *before) {
     const auto parsed = ParseCheckpointDir(entry.name);
     if (!parsed || !entry.is_directory) continue;
@@ -135,14 +140,20 @@ Task<absl::Status> ReadDirs(Io* io, RunListing* listing, bool* changed) {
         code != absl::StatusCode::kFailedPrecondition) {
       co_return dir.manifest.status();
     }
-    *changed |= code == absl::StatusCode::kNotFound;
+    if (code == absl::StatusCode::kNotFound) {
+      *changed = true;
+      // An old listing may go on naming what was renamed; then it is no
+      // attempt, and the listing is of no use.
+      const auto inside = co_await ListDir(io, path);
+      is_old |= absl::IsNotFound(inside.status());
+    }
     listing->dirs.push_back(std::move(dir));
   }
   if (!*changed) co_return absl::OkStatus();
   // An attempt, or a directory that was renamed or removed meanwhile.
   const auto after = co_await ListDir(io, kCheckpointsDir);
   if (!after.ok()) co_return after.status();
-  *changed = *after != *before;
+  *changed = is_old || *after != *before;
   co_return absl::OkStatus();
 }
 
@@ -173,6 +184,10 @@ Task<absl::StatusOr<Catalog>> ReadCatalog(Io* io) {
   RunListing listing;
   bool changed = true;
   for (int i = 0; changed && i < kListingsMax; ++i) {
+    if (i > 1) {
+      const absl::Duration at = io->clock().Monotonic() + kListingWait;
+      co_await UntilTime(&io->clock(), at);
+    }
     listing = RunListing();
     const absl::Status owners = co_await ReadOwners(io, &listing);
     if (!owners.ok()) co_return owners;

@@ -165,6 +165,12 @@ Task<absl::Status> OwnerSession::State::Take() {
   result.incarnation = *incarnation;
 
   for (int look = 0; look < kLooksMax; ++look) {
+    if (look > 1) {
+      // An old listing, perhaps, of a network file system.
+      const absl::Duration at =
+          env.clock->Monotonic() + kSeeTries * kSeeWait / kLooksMax;
+      co_await UntilTime(env.clock, at);
+    }
     const absl::Status owner = co_await CheckOwner(&io, *incarnation);
     if (!owner.ok()) co_return owner;
     auto found = co_await ReadCatalog(&io);

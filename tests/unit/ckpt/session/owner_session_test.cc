@@ -415,7 +415,8 @@ TEST_F(OwnerSessionTest, ACatalogThatKeepsMovingIsNotTakenForWhole) {
     for (session.Poll(); !session.done(); session.Poll()) {
       Completion answer;
       if (storage.Poll({&answer, 1}) > 0) session.OnCompletion(answer);
-      if (random.Below(often * 4) == 0) {
+      clock.Sleep(absl::Milliseconds(100));
+      if (random.Below(often * 2) == 0) {
         const std::string to = AdoptedDir(k300, ++owner);
         Check(Blocking(mover).Rename(dir, to));
         dir = to;
