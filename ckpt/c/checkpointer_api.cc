@@ -48,6 +48,10 @@ struct hf_ckpt {
 
 namespace {
 
+// They lie in the manifest, which every rank reads and which has a bound of its
+// own (kManifestBytesMax).
+constexpr uint64_t kAttributeBytesMax = uint64_t{16} << 20;
+
 // Sizes of the structs in version 1.
 constexpr size_t kLoadRequestBytes1 =
     offsetof(hf_ckpt_load_request, user) + sizeof(void*);
@@ -389,11 +393,20 @@ hf_ckpt_code hf_ckpt_begin_save(hf_ckpt* ckpt, int64_t step,
     SaveRequest request;
     request.step = step;
     if (count > 0) HF_REQUIRE_NOT_NULL("hf_ckpt_begin_save", attributes);
+    uint64_t bytes = 0;
     for (uint64_t i = 0; i < count; ++i) {
       if (attributes[i].name == nullptr || attributes[i].value == nullptr ||
           attributes[i].name[0] == '\0') {
         return absl::InvalidArgumentError(absl::StrFormat(
             "hf_ckpt_begin_save: attribute %d has no name or no value", i));
+      }
+      bytes += std::strlen(attributes[i].name);
+      bytes += std::strlen(attributes[i].value);
+      if (bytes > kAttributeBytesMax) {
+        return absl::InvalidArgumentError(absl::StrFormat(
+            "hf_ckpt_begin_save: the attributes up to number %d have %d bytes, "
+            "at most %d are possible; save what is larger as an item",
+            i, bytes, kAttributeBytesMax));
       }
       request.attributes[attributes[i].name] = attributes[i].value;
     }

@@ -373,7 +373,8 @@ HF_CKPT_API hf_ckpt_code hf_ckpt_loaded_attributes(
 
 // Starts to save what the buffers hold now. All ranks call it between the same
 // two steps; steps never go back. Returns when staged buffers are copied.
-// `attributes` are kept with the checkpoint, rank 0's count; null for none.
+// `attributes` are kept with the checkpoint, rank 0's count; null for none. At
+// most 16 MiB of names and values.
 //
 // HF_CKPT_UNAVAILABLE: a save is in flight; this one is skipped and counted.
 HF_CKPT_API hf_ckpt_code hf_ckpt_begin_save(hf_ckpt* ckpt, int64_t step,

@@ -328,6 +328,10 @@ TEST_F(CRefusalsTest, CallsInAnotherOrder) {
   const hf_ckpt_attribute nameless = {"", "x"};
   EXPECT_REFUSED(hf_ckpt_begin_save(ckpt_, 6, &nameless, 1),
                  HF_CKPT_INVALID_ARGUMENT, "attribute 0");
+  const std::string large(16 << 20, 'x');
+  const hf_ckpt_attribute too_large[] = {{"a", "b"}, {"c", large.c_str()}};
+  EXPECT_REFUSED(hf_ckpt_begin_save(ckpt_, 6, too_large, 2),
+                 HF_CKPT_INVALID_ARGUMENT, "at most 16777216");
   EXPECT_REFUSED(hf_ckpt_before_write(ckpt_, 1, 0, 1), HF_CKPT_INVALID_ARGUMENT,
                  "no buffer 1");
   EXPECT_REFUSED(hf_ckpt_before_write(ckpt_, buffer, 10, UINT64_MAX),
