@@ -33,6 +33,9 @@ constexpr absl::Duration kHungPoll = absl::Milliseconds(200);
 // Longer waits would overflow the clock of the standard library.
 constexpr absl::Duration kForever = absl::Hours(24 * 365);
 
+// More is a slip of the pen, and sums of timeouts must not overflow.
+constexpr int64_t kTimeoutMaxMs = int64_t{30} * 24 * 3600 * 1000;
+
 absl::Status CheckOptions(const CheckpointerOptions& options) {
   const auto at_least = [](const char* name, int64_t value, int64_t least) {
     if (value >= least) return absl::OkStatus();
@@ -75,6 +78,11 @@ absl::Status CheckOptions(const CheckpointerOptions& options) {
         options.io_timeout_ms, options.load_timeout_ms,
         options.close_timeout_ms}) {
     HF_RETURN_IF_ERROR(at_least("a checkpoint timeout in ms", timeout, 1));
+    if (timeout > kTimeoutMaxMs) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "a checkpoint timeout is %d ms; it must be at most %d, 30 days",
+          timeout, kTimeoutMaxMs));
+    }
   }
   return absl::OkStatus();
 }

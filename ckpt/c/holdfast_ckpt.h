@@ -359,6 +359,10 @@ typedef struct hf_ckpt_load_report {
 // the buffers with it. Once, before the first save; all ranks call it. Blocks.
 // `request` may be null: resume auto. `report` may be null; its strings stay
 // until hf_ckpt_free. After an error buffers may hold parts of a checkpoint.
+//
+// HF_CKPT_DEADLINE_EXCEEDED: if the storage hangs, its reads into the buffers
+// (and a validate that is being asked) may still come to an end later: end the
+// process, or keep buffers and `user` for ever.
 HF_CKPT_API hf_ckpt_code hf_ckpt_load(hf_ckpt* ckpt,
                                       const hf_ckpt_load_request* request,
                                       hf_ckpt_load_report* report);

@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/cli/run_program.h"
+#include "tests/support/scratch_fs.h"
 #include "tools/holdfast/child_process.h"
 
 namespace holdfast::tests {
@@ -77,6 +78,21 @@ TEST(DoctorTest, MemoryIsNotADisk) {
   std::filesystem::remove_all(dir);
   EXPECT_THAT(outcome.out, HasSubstr("warning: this is memory, not a disk"));
   EXPECT_TRUE(left_nothing);
+}
+
+TEST(DoctorTest, AnAlmostFullDirectoryIsDiagnosedWithoutItsSpeed) {
+  const TestFolder folder;
+  const auto fs = ScratchFs::Make("tmpfs", folder / "small", 8);
+  if (!fs.ok()) GTEST_SKIP() << fs.status().message();
+  const Outcome text = Doctor({"--dir", (*fs)->path()});
+  EXPECT_EQ(text.code, 0) << text;
+  EXPECT_THAT(text.out, AllOf(HasSubstr("directory sync"),
+                              HasSubstr("raw speed  unknown: "),
+                              HasSubstr("an eighth of the free space")));
+  const Outcome json = Doctor({"--dir", (*fs)->path(), "--json"});
+  ASSERT_EQ(json.code, 0) << json;
+  EXPECT_THAT(nlohmann::json::parse(json.out)["speed_unknown"],
+              HasSubstr("are free"));
 }
 
 TEST(DoctorTest, WhatIsNoDirectoryIs78) {

@@ -35,6 +35,7 @@ namespace holdfast::tools {
 namespace {
 
 constexpr char kProgram[] = "holdfast doctor";
+constexpr uint64_t kFreeShare = 8;
 
 // One thing that was tried.
 struct Finding {
@@ -49,7 +50,7 @@ struct Diagnosis {
   std::vector<Finding> findings;
   double sync_seconds = 0;  // of one block, the median of kTries
   double put_seconds = 0;   // a small file made durable, the median of kTries
-  ckpt::RawSpeed speed;
+  absl::StatusOr<ckpt::RawSpeed> speed = absl::UnknownError("not measured");
 
   bool fit() const {
     return std::all_of(findings.begin(), findings.end(), [](const Finding& f) {
@@ -192,9 +193,18 @@ absl::StatusOr<Diagnosis> Examine(const DoctorOptions& options) {
   ckpt::RawSpeedOptions speed;
   speed.time_max = absl::Seconds(options.seconds) / 2;
   // Never so much that others feel it.
-  speed.bytes_max = std::min(uint64_t{options.mib_max} << 20,
-                             found.file_system.bytes_free / 8);
-  HF_ASSIGN_OR_RETURN(found.speed, ckpt::MeasureRawSpeed(options.dir, speed));
+  const uint64_t bytes_free = found.file_system.bytes_free;
+  speed.bytes_max =
+      std::min(uint64_t{options.mib_max} << 20, bytes_free / kFreeShare);
+  if (bytes_free / kFreeShare < speed.block_bytes * speed.depth) {
+    found.speed = absl::ResourceExhaustedError(absl::StrFormat(
+        "it is measured with an eighth of the free space and at least %s; %s "
+        "are free",
+        BytesText(static_cast<double>(speed.block_bytes * speed.depth)),
+        BytesText(static_cast<double>(bytes_free))));
+  } else {
+    found.speed = ckpt::MeasureRawSpeed(options.dir, speed);
+  }
   return found;
 }
 
@@ -229,18 +239,42 @@ void PrintAsJson(const DoctorOptions& options, const Diagnosis& found) {
          {"system_says", std::string(finding.status.message())},
          {"what", finding.what}});
   }
-  json["write_bytes_per_s"] = found.speed.write_bytes_per_s;
-  if (found.speed.read_bytes_per_s > 0) {
-    json["read_bytes_per_s"] = found.speed.read_bytes_per_s;
+  if (found.speed.ok()) {
+    json["write_bytes_per_s"] = found.speed->write_bytes_per_s;
+    if (found.speed->read_bytes_per_s > 0) {
+      json["read_bytes_per_s"] = found.speed->read_bytes_per_s;
+    }
+    json["measured_with"] = found.speed->method;
+    json["bytes_measured"] = found.speed->bytes;
+  } else {
+    json["speed_unknown"] = std::string(found.speed.status().message());
   }
-  json["measured_with"] = found.speed.method;
-  json["bytes_measured"] = found.speed.bytes;
   json["sync_seconds"] = found.sync_seconds;
   json["put_seconds"] = found.put_seconds;
   if (const std::string warning = WarningOf(found); !warning.empty()) {
     json["warning"] = warning;
   }
   PrintJson(json);
+}
+
+void PrintSpeed(const absl::StatusOr<ckpt::RawSpeed>& speed) {
+  if (!speed.ok()) {
+    std::printf("\nraw speed  unknown: %s\n",
+                std::string(speed.status().message()).c_str());
+    return;
+  }
+  std::printf("\nraw write  %s/s, its sync included\n",
+              BytesText(speed->write_bytes_per_s).c_str());
+  if (speed->read_bytes_per_s > 0) {
+    std::printf("raw read   %s/s\n",
+                BytesText(speed->read_bytes_per_s).c_str());
+  } else {
+    std::printf(
+        "raw read   unknown: without O_DIRECT only the page cache "
+        "would be measured\n");
+  }
+  std::printf("           (%s; %s)\n", speed->method.c_str(),
+              BytesText(static_cast<double>(speed->bytes)).c_str());
 }
 
 void PrintText(const DoctorOptions& options, const Diagnosis& found) {
@@ -263,18 +297,7 @@ void PrintText(const DoctorOptions& options, const Diagnosis& found) {
     std::printf("  %s: %s\n", finding.name.c_str(),
                 std::string(finding.status.message()).c_str());
   }
-  std::printf("\nraw write  %s/s, its sync included\n",
-              BytesText(found.speed.write_bytes_per_s).c_str());
-  if (found.speed.read_bytes_per_s > 0) {
-    std::printf("raw read   %s/s\n",
-                BytesText(found.speed.read_bytes_per_s).c_str());
-  } else {
-    std::printf(
-        "raw read   unknown: without O_DIRECT only the page cache "
-        "would be measured\n");
-  }
-  std::printf("           (%s; %s)\n", found.speed.method.c_str(),
-              BytesText(static_cast<double>(found.speed.bytes)).c_str());
+  PrintSpeed(found.speed);
   if (found.sync_seconds > 0) {
     std::printf("a sync     %s, a small file made durable %s\n",
                 DurationText(found.sync_seconds).c_str(),

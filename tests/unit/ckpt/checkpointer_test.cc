@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -507,6 +508,22 @@ TEST(CheckpointerOpenTest, SaysWhichRegionDoesNotFit) {
   EXPECT_EQ(opened.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(opened.status().message()),
               HasSubstr("region 0 has 4096 bytes"));
+}
+
+TEST(CheckpointerOpenTest, ATimeoutIsOfThisWorld) {
+  TempDir dir;
+  for (const int64_t timeout :
+       {int64_t{0}, std::numeric_limits<int64_t>::max()}) {
+    CheckpointerOptions options;
+    options.run_dir = dir.path();
+    options.vote_timeout_ms = timeout;
+    const auto opened =
+        Checkpointer::Open(options, std::move(MakeInprocGroups(1)[0]),
+                           std::make_shared<SimLayout>(1), {}, RealClock());
+    EXPECT_EQ(opened.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(opened.status().message()),
+                HasSubstr("a checkpoint timeout"));
+  }
 }
 
 TEST(CheckpointerOpenTest, RefusesARunDirectoryThatIsNotThere) {
