@@ -53,6 +53,14 @@ absl::Status CheckOptions(const CheckpointerOptions& options) {
         absl::StrFormat("checkpoint.files_per_dir is %d; it must be at most %d",
                         options.files_per_dir, kFilesPerDirMax));
   }
+  HF_RETURN_IF_ERROR(at_least("checkpoint.files", options.files, -1));
+  if (options.files != 0 && options.codec != "none") {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "checkpoint.codec is '%s' and checkpoint.files is not per_rank: files "
+        "that ranks share are not compressed; use codec none or one file a "
+        "rank",
+        options.codec));
+  }
   HF_RETURN_IF_ERROR(at_least("checkpoint.fence_ms", options.fence_ms, 0));
   HF_RETURN_IF_ERROR(at_least("the queue depth", options.queue_depth, 1));
   if (options.queue_depth > kQueueDepthMax) {
@@ -123,8 +131,8 @@ class ThreadedCheckpointer final : public Checkpointer {
                        std::vector<std::span<std::byte>> regions, Clock& clock)
       : options_(options),
         clock_(clock),
-        job_(std::make_unique<Job>(options, std::move(layout), group->rank(),
-                                   regions, clock)),
+        job_(std::make_unique<Job>(options, std::move(layout), *group, regions,
+                                   clock)),
         fence_(job_->fence),
         box_(job_->box) {
     box_.alive_at_ns = absl::ToInt64Nanoseconds(clock.Monotonic());
@@ -268,11 +276,12 @@ class ThreadedCheckpointer final : public Checkpointer {
   // What the checkpoint thread uses. It is given up to a thread that hangs.
   struct Job {
     Job(const CheckpointerOptions& options,
-        std::shared_ptr<const JobLayout> layout_in, Rank rank,
+        std::shared_ptr<const JobLayout> layout_in, const Group& group,
         std::vector<std::span<std::byte>> regions, Clock& clock)
         : layout(std::move(layout_in)),
-          plans(layout.get(), rank,
-                static_cast<uint32_t>(options.files_per_dir)),
+          plans(layout.get(), group.rank(),
+                static_cast<uint32_t>(options.files_per_dir),
+                GroupsOf(group, options.files)),
           fence(plans.SnapshotUnits(), std::move(regions), clock,
                 {.arena_bytes = options.arena_bytes,
                  .protect = options.protect_unreleased}) {}

@@ -68,6 +68,11 @@ struct CheckpointerOptions {
   // Close waits this long for a save in flight.
   int64_t close_timeout_ms = 120'000;
 
+  // How many files a checkpoint is. 0: one per rank. -1: one per node, for all
+  // consecutive ranks of one host. N: so many (never more than ranks, so that a
+  // job may come back smaller), each of as many consecutive ranks. The same on
+  // all ranks; not with a codec.
+  int64_t files = 0;
   // At most so many files of a checkpoint lie in one directory; when there are
   // more, rank 0 makes directories in the checkpoint's own. 0: any number. The
   // same on all ranks.

@@ -87,9 +87,10 @@ SaveHostOptions HostOptions(const CheckpointerOptions& options) {
   SaveHostOptions host;
   host.save.begin_timeout = absl::Milliseconds(options.begin_timeout_ms);
   // Rank 0 counts from its own vote; whoever is faster than rank 0 waits for
-  // rank 0's writes too.
-  host.save.outcome_timeout =
-      absl::Milliseconds(2 * options.vote_timeout_ms + options.io_timeout_ms);
+  // rank 0's writes too, and for those of the ranks that share its file.
+  host.save.outcome_timeout = absl::Milliseconds((options.files == 0 ? 2 : 3) *
+                                                     options.vote_timeout_ms +
+                                                 options.io_timeout_ms);
   host.save.coordinator.vote_timeout =
       absl::Milliseconds(options.vote_timeout_ms);
   host.save.coordinator.io_timeout = absl::Milliseconds(options.io_timeout_ms);
@@ -225,8 +226,8 @@ void CkptThread::StartLoad(const LoadRequest& request) {
   owner.nonce = RandomNonce();
   owner.pid = getpid();
   owner.fingerprint = request.fingerprint;
-  owner.save_options =
-      absl::StrFormat("files_per_dir=%d", options_.files_per_dir);
+  owner.save_options = absl::StrFormat("files=%d files_per_dir=%d",
+                                       options_.files, options_.files_per_dir);
   owner.committed_proof = request.committed_proof;
   owner.validate = request.validate;
   owner.hello_timeout = absl::Milliseconds(options_.begin_timeout_ms);

@@ -57,7 +57,13 @@ struct SaveInterval {
 
 enum class StorageChoice { kAuto, kUring, kPosix };
 enum class CodecChoice { kNone, kZstd };
-enum class FilesChoice { kPerRank, kPerNode, kNumber };
+// Of a checkpoint.
+struct FileCount {
+  static constexpr int64_t kPerRank = 0;
+  static constexpr int64_t kPerNode = -1;
+  int64_t count = kPerRank;
+  friend bool operator==(const FileCount&, const FileCount&) = default;
+};
 
 struct CheckpointConfig {
   SaveInterval interval = {.steps = 500};
@@ -70,7 +76,7 @@ struct CheckpointConfig {
   StorageChoice storage = StorageChoice::kAuto;
   bool direct_io = true;    // O_DIRECT where the file system allows it.
   int64_t queue_depth = 8;  // Writes in flight on one rank.
-  FilesChoice files = FilesChoice::kPerRank;
+  FileCount files;
   int64_t files_per_dir = 1024;  // 0: all in one directory.
   CodecChoice codec = CodecChoice::kNone;
   int64_t codec_level = 0;

@@ -252,9 +252,10 @@ absl::Status CheckBuilt(const Config& config) {
       {config.checkpoint.interval.automatic,
        "checkpoint.interval = \"auto\": this build does not choose it; give "
        "steps or a time"},
-      {config.checkpoint.files != FilesChoice::kPerRank,
-       "checkpoint.files: this build writes one file a rank; use \"per_rank\" "
-       "(and checkpoint.files_per_dir)"},
+      {config.checkpoint.files.count != FileCount::kPerRank &&
+           config.checkpoint.codec != CodecChoice::kNone,
+       "checkpoint.codec: files that ranks share (checkpoint.files) are not "
+       "compressed; use \"none\", or checkpoint.files = \"per_rank\""},
   };
   for (const auto& [asked, refusal] : unbuilt) {
     if (asked) return absl::UnimplementedError(refusal);

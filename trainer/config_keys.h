@@ -27,9 +27,10 @@ struct EnumField {
   void (*set)(void* target, int choice);
 };
 
-using Field = std::variant<int64_t*, uint64_t*, double*, bool*,
-                           std::vector<int64_t>*, std::vector<double>*,
-                           std::vector<std::string>*, SaveInterval*, EnumField>;
+using Field =
+    std::variant<int64_t*, uint64_t*, double*, bool*, std::vector<int64_t>*,
+                 std::vector<double>*, std::vector<std::string>*, SaveInterval*,
+                 FileCount*, EnumField>;
 
 struct Range {
   double low = -std::numeric_limits<double>::infinity();

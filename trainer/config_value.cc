@@ -74,6 +74,12 @@ std::string IntervalText(const SaveInterval& interval) {
   return std::to_string(interval.steps);
 }
 
+std::string FilesText(const FileCount& files) {
+  if (files.count == FileCount::kPerRank) return "\"per_rank\"";
+  if (files.count == FileCount::kPerNode) return "\"per_node\"";
+  return std::to_string(files.count);
+}
+
 // "30min", "90s", "2h"; nullopt for anything else, zero included.
 std::optional<int64_t> ParseSeconds(std::string_view text) {
   int64_t count = 0;
@@ -152,6 +158,9 @@ std::string TypeName(const Key& key) {
             return "integer >= 0, or a time such as \"30min\" (s, min, h), or "
                    "\"auto\"";
           },
+          [](FileCount*) -> std::string {
+            return "\"per_rank\", \"per_node\", or an integer";
+          },
           [&](const EnumField&) -> std::string {
             std::string names;
             for (const std::string_view choice : key.choices) {
@@ -188,6 +197,7 @@ std::string ValueText(const Key& key, const Config& config) {
                    return list(*values, Quoted);
                  },
                  [](const SaveInterval* value) { return IntervalText(*value); },
+                 [](const FileCount* value) { return FilesText(*value); },
                  [&](const EnumField& value) {
                    return Quoted(key.choices[value.get(value.target)]);
                  }},
@@ -255,6 +265,14 @@ absl::Status AssignKey(const Key& key, const ConfigEntry& entry,
             if (!steps || *steps < 0) return false;
             *out = {.steps = *steps};
             return true;
+          },
+          [&](FileCount* out) {
+            if (const auto* found = text(one())) {
+              out->count = *found == "per_node" ? FileCount::kPerNode
+                                                : FileCount::kPerRank;
+              return *found == "per_node" || *found == "per_rank";
+            }
+            return integer(one(), out->count);
           },
           [&](const EnumField& out) {
             const auto* found = text(one());

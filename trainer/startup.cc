@@ -193,6 +193,7 @@ absl::Status OpenCheckpointer(TrainRun& run, TrainEnv& env) {
   options.keep_last = static_cast<int>(config.keep_last);
   options.keep_every = config.keep_every;
   options.keep_older_s = config.keep_older_s;
+  options.files = config.files.count;
   options.files_per_dir = config.files_per_dir;
   options.fence_ms = config.fence_ms;
   options.arena_bytes = static_cast<uint64_t>(config.arena_mb) << 20;

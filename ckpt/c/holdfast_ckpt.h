@@ -123,6 +123,8 @@ HF_CKPT_API void hf_ckpt_dealloc(void* memory);
 //   storage                auto       auto, io_uring, posix
 //   queue_depth            64         writes in flight
 //   direct_io              true       O_DIRECT where the file system has it
+//   files                  0          of a checkpoint; 0: one per rank, -1: one
+//                                     per node; not with a codec
 //   codec                  none       none, zstd: compress what is saved
 //   codec_level            0          of zstd
 //   codec_threads          0          that compress; 0: the library's thread

@@ -40,6 +40,7 @@ std::vector<std::pair<const char*, Place>> PlacesIn(COptions* options) {
       {"storage", &c.storage},
       {"queue_depth", &c.queue_depth},
       {"direct_io", &c.direct_io},
+      {"files", &c.files},
       {"codec", &c.codec},
       {"codec_level", &c.codec_level},
       {"codec_threads", &c.codec_threads},

@@ -31,6 +31,10 @@ enum Phase : uint32_t {
   kPhaseVote = 11,     // rank -> 0: yes or no
   kPhaseOutcome = 12,  // 0 -> all: committed, aborted or unknown
   kPhaseDone = 13,     // rank -> 0: this rank touches the attempt no more
+  // Of a file that several ranks share, between its leader and the others.
+  kPhaseFile = 14,  // leader -> member: the attempt's file is there
+  kPhasePart =
+      15,  // member -> leader: its part is durable, and the index of it
 };
 
 }  // namespace holdfast::ckpt

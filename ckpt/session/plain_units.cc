@@ -104,8 +104,17 @@ absl::Status PlainUnits::MaybeEnd(size_t unit) {
 }
 
 SaveFileFacts PlainUnits::facts() const {
-  return {plans_->own().index_offset, plans_->own().file_bytes,
-          static_cast<uint32_t>(index_.size()), /*plain_bytes=*/0};
+  const SavePlans::VoteSize size = plans_->OwnVote();
+  return {plans_->leads() ? plans_->file().index_offset
+                          : plans_->own().index_offset,
+          size.bytes, size.unit_count, /*plain_bytes=*/0};
+}
+
+std::vector<Unit> PlainUnits::Entries() const {
+  std::vector<Unit> entries = index_;
+  std::sort(entries.begin(), entries.end(),
+            [](const Unit& a, const Unit& b) { return a.offset < b.offset; });
+  return entries;
 }
 
 std::vector<std::byte> PlainUnits::EncodeIndex() const {

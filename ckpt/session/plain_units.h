@@ -38,6 +38,7 @@ class PlainUnits final : public SaveUnits {
 
   SaveFileFacts facts() const override;
   std::vector<std::byte> EncodeIndex() const override;
+  std::vector<Unit> Entries() const override;
   const std::vector<Digest128>& item_digests() const override {
     return digests_;
   }

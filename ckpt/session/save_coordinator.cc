@@ -37,12 +37,6 @@ absl::Status FirstError(const std::vector<Io::Ref>& calls) {
   return absl::OkStatus();
 }
 
-// The length of the data area of the plain file.
-uint64_t PlainBytes(const SavePlans::Summary& plan) {
-  return plan.file_bytes - 2 * kShardBlockBytes -
-         ShardIndexBytes(plan.unit_count);
-}
-
 }  // namespace
 
 std::string WhatNext(const std::optional<CheckpointId>& parent) {
@@ -144,11 +138,15 @@ absl::Status SaveCoordinator::Missing() const {
 
 absl::Status SaveCoordinator::CheckVote(Rank rank,
                                         const VoteMessage& vote) const {
-  const SavePlans::Summary& plan = plans_->Of(rank);
-  // A coded file may have any length that is possible; ValidateManifest looks.
-  if (vote.plan_hash == plan.hash && vote.unit_count == plan.unit_count &&
-      (vote.plain_bytes > 0 ? vote.plain_bytes == PlainBytes(plan)
-                            : vote.file_bytes == plan.file_bytes)) {
+  const uint64_t hash = plans_->Of(rank).hash;
+  const SavePlans::VoteSize size = plans_->VoteOf(rank);
+  // A coded file, which is one rank's, may have any length that is possible;
+  // ValidateManifest looks.
+  if (vote.plan_hash == hash && vote.unit_count == size.unit_count &&
+      (vote.plain_bytes > 0
+           ? !plans_->groups().shared() &&
+                 vote.plain_bytes == plans_->Of(rank).part.data_bytes
+           : vote.file_bytes == size.bytes)) {
     return absl::OkStatus();
   }
   return Doing(
@@ -158,13 +156,15 @@ absl::Status SaveCoordinator::CheckVote(Rank rank,
                       "units): do all ranks run the same build and "
                       "configuration?",
                       Index(rank), env_.group->HostOf(rank), vote.plan_hash,
-                      vote.file_bytes, vote.unit_count, plan.hash,
-                      plan.file_bytes, plan.unit_count));
+                      vote.file_bytes, vote.unit_count, hash, size.bytes,
+                      size.unit_count));
 }
 
 uint64_t SaveCoordinator::bytes_total() const {
   uint64_t bytes = 0;
-  for (const auto& vote : votes_) {
+  const FileGroups& groups = plans_->groups();
+  for (uint32_t file = 0; file < groups.count(); ++file) {
+    const auto& vote = votes_[Index(groups.First(file))];
     if (vote.has_value()) bytes += vote->file_bytes;
   }
   return bytes;
@@ -186,17 +186,27 @@ Manifest SaveCoordinator::BuildManifest() const {
   if (plans_->names().dirs() > 0) {
     manifest.features_must.push_back(kFeatureDirectories);
   }
-  for (size_t rank = 0; rank < votes_.size(); ++rank) {
-    const VoteMessage& vote = *votes_[rank];
-    for (const auto& [item, digest] : vote.digests) {
+  for (const auto& vote : votes_) {
+    for (const auto& [item, digest] : vote->digests) {
       manifest.item_digests[item] += digest;
     }
-    const SavePlans::Summary& plan = plans_->Of(Rank{static_cast<int>(rank)});
-    manifest.files.push_back({plans_->names().NameOf(rank), vote.file_bytes,
-                              plan.unit_count, vote.crc_index, plan.chunks,
-                              vote.plain_bytes});
-    if (vote.plain_bytes > 0) manifest.features_must.assign(1, kZstdName);
   }
+  const FileGroups& groups = plans_->groups();
+  bool coded = false;
+  for (uint32_t file = 0; file < groups.count(); ++file) {
+    const Rank first = groups.First(file);
+    const VoteMessage& vote = *votes_[Index(first)];
+    std::vector<Chunk> chunks = plans_->Of(first).chunks;
+    for (int rank = Index(first) + 1; rank < Index(groups.End(file)); ++rank) {
+      const std::vector<Chunk>& more = plans_->Of(Rank{rank}).chunks;
+      chunks.insert(chunks.end(), more.begin(), more.end());
+    }
+    manifest.files.push_back({plans_->names().NameOf(file), vote.file_bytes,
+                              plans_->ShapeOf(file).unit_count, vote.crc_index,
+                              std::move(chunks), vote.plain_bytes});
+    coded |= vote.plain_bytes > 0;
+  }
+  if (coded) manifest.features_must.push_back(kZstdName);
   return manifest;
 }
 

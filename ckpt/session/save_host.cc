@@ -186,6 +186,12 @@ bool SaveHost::OnMessage(const Message& message) {
     OnBegin(message);
     return true;
   }
+  if (tag.phase == kPhaseFile) {
+    if (message.from == plans_->leader()) {
+      file_attempt_ = std::max(file_attempt_, tag.attempt);
+    }
+    return true;
+  }
   if (session_ != nullptr && session_->OnMessage(message)) return true;
   if (tag.phase == kPhaseOutcome && early_begin_.has_value() &&
       early_begin_->tag.attempt == tag.attempt) {
@@ -218,7 +224,7 @@ bool SaveHost::OnMessage(const Message& message) {
     }
   }
   return tag.phase == kPhaseVote || tag.phase == kPhaseOutcome ||
-         tag.phase == kPhaseDone;  // late: dropped
+         tag.phase == kPhaseDone || tag.phase == kPhasePart;  // late: dropped
 }
 
 bool SaveHost::OnCompletion(const Completion& completion) {
@@ -236,6 +242,7 @@ bool SaveHost::OnCompletion(const Completion& completion) {
 
 void SaveHost::Poll() {
   if (session_ != nullptr) {
+    session_->OnFile(file_attempt_);
     session_->Poll();
     if (session_->done()) {
       Finish();

@@ -9,6 +9,10 @@
 //   rank 0 cannot begin          Skip(step): tells the others, who end kSkipped
 //   Begin before the step        kept until the step thread gets there
 //
+//   a file before the Begin      the leader of a shared file is ahead of rank
+//   0's
+//                                words, or of this rank: kept, by its attempt
+//
 // An attempt that was aborted may be swept when every rank that got its Begin
 // has said Done, however late. One whose outcome is unknown is not swept by
 // this incarnation.
@@ -135,6 +139,8 @@ class SaveHost {
   };
   std::deque<Refused> refused_;  // the newest few
   std::optional<Message> early_begin_;
+  // The newest attempt whose file the leader of this rank's has made.
+  uint32_t file_attempt_ = 0;
 
   // Rank 0.
   RunLedger ledger_;

@@ -84,6 +84,30 @@ absl::StatusOr<VoteMessage> DecodeVote(std::span<const std::byte> body) {
   return IfWhole(reader, std::move(message), "vote");
 }
 
+std::vector<std::byte> Encode(const PartMessage& message) {
+  Writer writer;
+  writer.Varint(message.units.size());
+  for (const Unit& unit : message.units) {
+    writer.Fixed(unit.offset);
+    writer.Fixed(unit.bytes);
+    writer.Fixed(unit.crc);
+  }
+  return writer.Take();
+}
+
+absl::StatusOr<PartMessage> DecodePart(std::span<const std::byte> body) {
+  constexpr size_t kUnitBytes = 16;
+  Reader reader(body);
+  PartMessage message;
+  message.units.resize(reader.Count(kUnitBytes));
+  for (Unit& unit : message.units) {
+    unit.offset = reader.Fixed<uint64_t>();
+    unit.bytes = reader.Fixed<uint32_t>();
+    unit.crc = reader.Fixed<uint32_t>();
+  }
+  return IfWhole(reader, std::move(message), "part");
+}
+
 std::vector<std::byte> Encode(const OutcomeMessage& message) {
   Writer writer;
   writer.Fixed(static_cast<uint8_t>(message.outcome));

@@ -8,6 +8,13 @@
 //                             <-      Done (nothing of the attempt is touched
 //                                     by this rank from here on)
 //
+// Where several ranks share a file, one of them leads it:
+//
+//   leader                          the others
+//     (file created)          ->      write their parts of it
+//                             <-      Part (durable; its units), before the
+//                             Vote
+//
 // A no is sent at once, while writes may still be in flight; Done is not.
 
 #ifndef HOLDFAST_CKPT_SESSION_SAVE_MESSAGES_H_
@@ -23,6 +30,7 @@
 #include "absl/status/statusor.h"
 #include "ckpt/base/types.h"
 #include "ckpt/format/digest.h"
+#include "ckpt/format/shard.h"
 #include "ckpt/layout/holding.h"
 
 namespace holdfast::ckpt {
@@ -56,13 +64,18 @@ struct BeginMessage {
 struct VoteMessage {
   absl::Status status;  // OK: yes
   bool busy = false;    // no, because the save before is not over here
-  // Of a yes only.
+  // Of a yes only. A member's, of a file that another rank leads, speaks of its
+  // part: data bytes and units, and no crc_index.
   uint64_t plan_hash = 0;
   uint64_t file_bytes = 0;   // as stored
   uint64_t plain_bytes = 0;  // of a coded file, as in its footer
   uint32_t unit_count = 0;
   uint32_t crc_index = 0;
   std::vector<std::pair<ItemIndex, Digest128>> digests;
+};
+
+struct PartMessage {
+  std::vector<Unit> units;  // by offset in the file
 };
 
 struct OutcomeMessage {
@@ -72,11 +85,13 @@ struct OutcomeMessage {
 
 std::vector<std::byte> Encode(const BeginMessage& message);
 std::vector<std::byte> Encode(const VoteMessage& message);
+std::vector<std::byte> Encode(const PartMessage& message);
 std::vector<std::byte> Encode(const OutcomeMessage& message);
 
 // kInvalidArgument: not such a message (a rank of another build).
 absl::StatusOr<BeginMessage> DecodeBegin(std::span<const std::byte> body);
 absl::StatusOr<VoteMessage> DecodeVote(std::span<const std::byte> body);
+absl::StatusOr<PartMessage> DecodePart(std::span<const std::byte> body);
 absl::StatusOr<OutcomeMessage> DecodeOutcome(std::span<const std::byte> body);
 
 }  // namespace holdfast::ckpt

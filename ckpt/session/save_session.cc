@@ -8,6 +8,7 @@
 #include "ckpt/base/check.h"
 #include "ckpt/base/log.h"
 #include "ckpt/session/messages.h"
+#include "ckpt/session/rank_names.h"
 #include "ckpt/session/run_files.h"
 
 namespace holdfast::ckpt {
@@ -20,6 +21,14 @@ constexpr uint64_t kRemoveTag = uint64_t{1} << 40;
 std::string Gigabytes(uint64_t bytes) {
   if (bytes < 10'000'000) return absl::StrFormat("%.1f kB", bytes / 1e3);
   return absl::StrFormat("%.2f GB", bytes / 1e9);
+}
+
+// What a rank writes itself, of what it votes for.
+uint64_t BytesOf(const SavePlans& plans, uint64_t voted) {
+  for (const SavePlans::Member& member : plans.members()) {
+    if (member.rank != plans.leader()) voted -= member.part.data_bytes;
+  }
+  return voted;
 }
 
 }  // namespace
@@ -41,7 +50,7 @@ SaveSession::SaveSession(const SessionEnv& env, SavePlans* plans,
       started_at_(env.clock->Monotonic()),
       deadline_(started_at_ + options.begin_timeout) {
   result_.id = {key.step, incarnation, 0};
-  result_.bytes = plans->own().file_bytes;
+  result_.bytes = BytesOf(*plans, plans->OwnVote().bytes);
 }
 
 void SaveSession::Coordinate(const SessionEnv& env, SaveOrder order) {
@@ -68,9 +77,12 @@ void SaveSession::OnCompletion(const Completion& completion) {
 bool SaveSession::OnMessage(const Message& message) {
   if (coordinator_.has_value() && coordinator_->OnMessage(message)) return true;
   const MessageTag& tag = message.tag;
-  if (message.from != kRankZero || tag.incarnation != incarnation_) {
-    return false;
+  if (tag.incarnation != incarnation_) return false;
+  if (tag.phase == kPhasePart && tag.attempt == result_.id.attempt) {
+    OnPart(message);
+    return true;
   }
+  if (message.from != kRankZero) return false;
   if (tag.phase == kPhaseBegin && state_ == State::kWaiting) {
     const absl::StatusOr<BeginMessage> begin = DecodeBegin(message.body);
     if (!begin.ok()) {
@@ -103,10 +115,56 @@ void SaveSession::OnBegin(const BeginMessage& begin) {
   }
   result_.id = begin.id;
   state_ = State::kWriting;
-  const uint32_t rank = Index(env_.group->rank());
+  // Until the leader's file is there.
+  deadline_ = env_.clock->Monotonic() + options_.begin_timeout +
+              options_.writer.create_patience;
   writer_->Start(
       env_.space, AttemptDir(begin.id),
-      {run_id_, begin.id, rank, static_cast<uint32_t>(env_.group->size())});
+      {run_id_, begin.id, plans_->own_file(), plans_->groups().count()});
+}
+
+void SaveSession::OnFile(uint32_t attempt) {
+  if (state_ == State::kWriting && attempt == result_.id.attempt) {
+    writer_->FileIsThere();
+  }
+}
+
+void SaveSession::OnPart(const Message& message) {
+  if (state_ != State::kWriting) return;  // late: given up already
+  absl::StatusOr<PartMessage> part = DecodePart(message.body);
+  absl::Status fine = part.status();
+  if (fine.ok()) fine = writer_->AddPart(message.from, std::move(part->units));
+  if (!fine.ok()) writer_->Stop(std::move(fine));
+}
+
+// What the ranks of one file tell each other, or do not.
+void SaveSession::CheckFile(absl::Duration now) {
+  if (!file_told_ && writer_->file_made()) {
+    file_told_ = true;
+    for (const SavePlans::Member& member : plans_->members()) {
+      if (member.rank == plans_->leader()) continue;
+      env_.group->Send(member.rank,
+                       {incarnation_, result_.id.attempt, kPhaseFile}, {});
+    }
+  }
+  if (writer_->awaits_file() && now > deadline_) {
+    writer_->Stop(absl::DeadlineExceededError(absl::StrFormat(
+        "rank %d (%s), whose file this rank shares, did not make it within %d "
+        "s",
+        Index(plans_->leader()), env_.group->HostOf(plans_->leader()),
+        absl::ToInt64Seconds(options_.begin_timeout +
+                             options_.writer.create_patience))));
+  }
+  const std::optional<absl::Duration> since = writer_->awaits_parts_since();
+  if (since.has_value() && now - *since > options_.coordinator.vote_timeout) {
+    const std::vector<int> missing = writer_->MissingParts();
+    writer_->Stop(absl::DeadlineExceededError(absl::StrFormat(
+        "%d of %d ranks that share this rank's file did not finish their parts "
+        "within %d s: %s",
+        missing.size(), plans_->members().size(),
+        absl::ToInt64Seconds(options_.coordinator.vote_timeout),
+        NameRanks(*env_.group, missing))));
+  }
 }
 
 void SaveSession::OnOutcome(OutcomeMessage outcome) {
@@ -145,7 +203,7 @@ void SaveSession::End(SaveOutcome outcome, absl::Status status) {
       outcome != SaveOutcome::kCommitted) {
     removing_ = true;
     env_.storage->Remove(AttemptDir(result_.id) + "/" +
-                             plans_->names().NameOf(Index(env_.group->rank())),
+                             plans_->names().NameOf(plans_->own_file()),
                          env_.Tag(kRemoveTag));
   }
   result_.status = std::move(status);
@@ -157,7 +215,7 @@ absl::Status SaveSession::Explain(const absl::Status& own) const {
   if (absl::IsResourceExhausted(own) && writer_->units_ended() == 0) {
     return absl::ResourceExhaustedError(absl::StrFormat(
         "saving step %d: rank %d needs %s: %s%s", key_.step,
-        Index(env_.group->rank()), Gigabytes(plans_->own().file_bytes), text,
+        Index(env_.group->rank()), Gigabytes(plans_->OwnVote().bytes), text,
         WhatNext(parent_)));
   }
   return absl::Status(
@@ -171,7 +229,8 @@ void SaveSession::VoteYes() {
   VoteMessage vote;
   vote.plan_hash = plans_->own_hash();
   const SaveFileFacts facts = writer_->facts();
-  vote.file_bytes = result_.bytes = facts.file_bytes;
+  vote.file_bytes = facts.file_bytes;
+  result_.bytes = BytesOf(*plans_, facts.file_bytes);
   vote.plain_bytes = facts.plain_bytes;
   vote.unit_count = facts.unit_count;
   vote.crc_index = writer_->crc_index();
@@ -180,6 +239,11 @@ void SaveSession::VoteYes() {
     if (digests[item] != Digest128{}) {
       vote.digests.emplace_back(item, digests[item]);
     }
+  }
+  if (!plans_->leads()) {
+    env_.group->Send(plans_->leader(),
+                     {incarnation_, result_.id.attempt, kPhasePart},
+                     Encode(PartMessage{writer_->Entries()}));
   }
   Send(kPhaseVote, Encode(vote));
   result_.write_time = writer_->write_time();
@@ -205,6 +269,7 @@ void SaveSession::Poll() {
       }
       break;
     case State::kWriting:
+      CheckFile(now);
       if (!writer_->status().ok()) {
         VoteNo();
         End(SaveOutcome::kFailed, Explain(writer_->status()));

@@ -6,6 +6,9 @@
 //   voted     yes; waiting for the outcome
 //   ending    the outcome is known; the last calls are answered; Done
 //
+// Where ranks share a file its leader tells the others when it is there, and
+// they tell him when their parts are durable, before they vote.
+//
 // A rank that fails says no at once and ends as soon as its storage has
 // answered; it needs no outcome to know that there is no checkpoint.
 //
@@ -48,7 +51,7 @@ struct SaveResult {
   CheckpointId id;  // attempt 0: never begun
   SaveOutcome outcome = SaveOutcome::kAborted;
   absl::Status status;       // OK exactly when committed
-  uint64_t bytes = 0;        // of this rank's file
+  uint64_t bytes = 0;        // that this rank wrote
   uint64_t bytes_total = 0;  // rank 0
   absl::Duration total;      // session start to outcome
   absl::Duration write_time;
@@ -73,6 +76,9 @@ class SaveSession final : public Session {
   bool done() const override;
 
   const SaveKey& key() const { return key_; }
+  // The leader of this rank's file has made it, in that attempt; in others
+  // nothing happens, and once is enough.
+  void OnFile(uint32_t attempt);
   // Rank 0 goes without this step, or is past it already.
   void Skip(absl::Status why);
   // The result is known, for so long already; calls may still be unanswered.
@@ -87,6 +93,8 @@ class SaveSession final : public Session {
 
   void OnBegin(const BeginMessage& begin);
   void OnOutcome(OutcomeMessage outcome);
+  void OnPart(const Message& message);
+  void CheckFile(absl::Duration now);
   void VoteYes();
   void VoteNo();
   void End(SaveOutcome outcome, absl::Status status);
@@ -109,7 +117,8 @@ class SaveSession final : public Session {
   absl::Duration started_at_;
   absl::Duration deadline_;
   absl::Duration ended_at_;
-  bool removing_ = false;  // the canary's
+  bool file_told_ = false;  // to those that share it
+  bool removing_ = false;   // the canary's
   SaveResult result_;
 };
 

@@ -24,6 +24,7 @@
 
 #include "absl/status/status.h"
 #include "ckpt/format/digest.h"
+#include "ckpt/format/shard.h"
 #include "ckpt/session/save_plans.h"
 
 namespace holdfast::ckpt {
@@ -72,6 +73,8 @@ class SaveUnits {
   // After all_written(). The index's bytes may be none.
   virtual SaveFileFacts facts() const = 0;
   virtual std::vector<std::byte> EncodeIndex() const = 0;
+  // The index's entries, by offset, of a file that is not coded.
+  virtual std::vector<Unit> Entries() const { return {}; }
   virtual const std::vector<Digest128>& item_digests() const = 0;  // by item
   // What is written from, besides the snapshot's memory.
   virtual std::span<std::byte> memory() { return {}; }

@@ -57,8 +57,11 @@ SaveWriter::SaveWriter(const SessionEnv& env, const SavePlans* plans,
             env_.File(0), offset, bytes,
             env_.Tag(static_cast<uint64_t>(Tag::kUnits) + unit));
       }),
-      blocks_(kIndexAt + std::max(ShardIndexBytes(plans->own().units.size()),
-                                  CodedIndexBytes(plans->own().units.size()))) {
+      blocks_(kIndexAt + std::max(ShardIndexBytes(plans->file().unit_count),
+                                  CodedIndexBytes(plans->own().units.size()))),
+      parts_(plans->members().size()) {
+  HF_CHECK(!shared() || options.codec == Codec::kNone,
+           "files that ranks share are not coded");
   HF_CHECK(env.ops_max >= 3, "a save needs 3 calls in flight, it has %d",
            env.ops_max);
   HF_CHECK(snapshot->unit_count() == plans->own().units.size(),
@@ -77,11 +80,24 @@ void SaveWriter::Start(uint16_t space, std::string dir,
   file_open_ = header_written_ = dir_sync_sent_ = dir_synced_ = false;
   snapshot_held_ = true;
   units_->Start();
+  std::fill(parts_.begin(), parts_.end(), std::nullopt);
+  parts_missing_ = parts_.empty() ? 0 : parts_.size() - 1;
   crc_index_ = 0;
   last_answer_ = env_.clock->Monotonic();
   create_give_up_ = last_answer_ + options_.create_patience;
   started_at_ = synced_at_ = last_answer_;
   starved_since_.reset();
+  if (!plans_->leads()) {
+    state_ = State::kAwaitingFile;
+    return;
+  }
+  state_ = State::kCreating;
+  Create();
+}
+
+void SaveWriter::FileIsThere() {
+  if (state_ != State::kAwaitingFile) return;
+  create_give_up_ = env_.clock->Monotonic() + options_.create_patience;
   state_ = State::kCreating;
   Create();
 }
@@ -89,9 +105,54 @@ void SaveWriter::Start(uint16_t space, std::string dir,
 void SaveWriter::Create() {
   create_at_ = absl::InfiniteDuration();
   Ask();
+  if (!plans_->leads()) {
+    env_.storage->OpenForWrite(name_, env_.File(0), TagOf(Tag::kCreate));
+    return;
+  }
   // Of a coded file no more than that; the sync gives back what is not needed.
-  env_.storage->Create(name_, env_.File(0), plans_->own().file_bytes,
+  env_.storage->Create(name_, env_.File(0), plans_->file().file_bytes(),
                        TagOf(Tag::kCreate));
+}
+
+absl::Status SaveWriter::AddPart(Rank from, std::vector<Unit> units) {
+  const std::vector<SavePlans::Member>& members = plans_->members();
+  const auto member =
+      std::find_if(members.begin(), members.end(),
+                   [from](const auto& m) { return m.rank == from; });
+  if (member == members.end() || from == plans_->leader()) {
+    return absl::InternalError(absl::StrFormat(
+        "rank %d says that it has a part of file %d, the plan knows of none",
+        Index(from), identity_.file));
+  }
+  uint64_t end = member->begin;
+  bool fits = units.size() == member->part.unit_count;
+  for (const Unit& unit : units) {
+    fits &= unit.offset == end && unit.bytes > 0 &&
+            unit.bytes <= kUnitBytesMax && unit.bytes % kShardBlockBytes == 0;
+    end += unit.bytes;
+  }
+  if (!fits || end != member->begin + member->part.data_bytes) {
+    return absl::AbortedError(absl::StrFormat(
+        "the part of rank %d in file %d is %d units up to offset %d, the plan "
+        "has %d from %d to %d: do all ranks run the same build and "
+        "configuration?",
+        Index(from), identity_.file, units.size(), end, member->part.unit_count,
+        member->begin, member->begin + member->part.data_bytes));
+  }
+  auto& place = parts_[member - members.begin()];
+  if (!place.has_value()) --parts_missing_;
+  place = std::move(units);
+  return absl::OkStatus();
+}
+
+std::vector<int> SaveWriter::MissingParts() const {
+  std::vector<int> ranks;
+  for (size_t i = 1; i < parts_.size(); ++i) {
+    if (!parts_[i].has_value()) {
+      ranks.push_back(Index(plans_->members()[i].rank));
+    }
+  }
+  return ranks;
 }
 
 void SaveWriter::Ask() {
@@ -138,7 +199,7 @@ void SaveWriter::OnCompletion(const Completion& completion) {
         return;
       }
       file_open_ = status.ok();
-      doing = "creating its file";
+      doing = plans_->leads() ? "creating its file" : "opening its file";
       break;
     case Tag::kHeader:
       header_written_ = true;
@@ -176,14 +237,18 @@ void SaveWriter::OnCompletion(const Completion& completion) {
       case State::kCreating:
         state_ = State::kWriting;
         started_at_ = last_answer_;
-        WriteBlock(Tag::kHeader, 0, EncodeShardHeader(identity_), kHeaderAt);
+        if (plans_->leads()) {
+          WriteBlock(Tag::kHeader, 0, EncodeShardHeader(identity_), kHeaderAt);
+        } else {
+          // Header and name are the leader's.
+          header_written_ = dir_sync_sent_ = dir_synced_ = true;
+        }
         break;
       case State::kIndex:
         Sync(State::kSyncData);
         break;
       case State::kSyncData:
-        synced_at_ = last_answer_;
-        WriteFooter();
+        OnDataSynced();
         break;
       case State::kFooter:
         Sync(State::kSyncFooter);
@@ -208,6 +273,9 @@ void SaveWriter::Poll() {
         absl::ToInt64Seconds(options_.io_timeout), unanswered_)));
   }
   if (state_ == State::kCreating && now >= create_at_) Create();
+  if (state_ == State::kAwaitingFile && !snapshot_->status().ok()) {
+    Fail(snapshot_->status());
+  }
   if (state_ == State::kWriting) {
     const absl::Status intact = snapshot_->status();
     if (!intact.ok()) {
@@ -261,9 +329,16 @@ void SaveWriter::Advance() {
         Fail(intact);
         return;
       }
-      WriteIndex();
+      parts_since_ = env_.clock->Monotonic();
+      if (plans_->leads()) {
+        state_ = State::kParts;
+      } else {
+        Sync(State::kSyncData);
+      }
     }
   }
+  // Without others at once. The directory's sync may still be unanswered.
+  if (state_ == State::kParts && parts_missing_ == 0) WriteIndex();
   if (state_ == State::kClosing && file_open_ && dir_synced_ &&
       unanswered_ == 0) {
     Ask();
@@ -285,13 +360,33 @@ void SaveWriter::Advance() {
 
 void SaveWriter::WriteIndex() {
   state_ = State::kIndex;
-  const std::vector<std::byte> index = units_->EncodeIndex();
+  std::vector<std::byte> index;
+  if (shared()) {
+    std::vector<Unit> entries = units_->Entries();
+    entries.reserve(plans_->file().unit_count);
+    for (size_t i = 1; i < parts_.size(); ++i) {
+      entries.insert(entries.end(), parts_[i]->begin(), parts_[i]->end());
+    }
+    index = EncodeShardIndex(entries);
+  } else {
+    index = units_->EncodeIndex();
+  }
   crc_index_ = Crc32c(index);
   if (index.empty()) {
     Sync(State::kSyncData);
     return;
   }
   WriteBlock(Tag::kIndex, units_->facts().index_offset, index, kIndexAt);
+}
+
+// A rank that does not lead its file has no footer to write.
+void SaveWriter::OnDataSynced() {
+  synced_at_ = last_answer_;
+  if (plans_->leads()) {
+    WriteFooter();
+  } else {
+    state_ = State::kClosing;
+  }
 }
 
 void SaveWriter::WriteFooter() {
@@ -315,11 +410,11 @@ void SaveWriter::WriteBlock(Tag tag, uint64_t offset,
 
 void SaveWriter::Sync(State state) {
   state_ = state;
-  if (options_.canary_no_file_sync) {
+  if (options_.canary_no_file_sync ||
+      (options_.canary_no_part_sync && !plans_->leads())) {
     // As if it had been answered.
     if (state == State::kSyncData) {
-      synced_at_ = last_answer_;
-      WriteFooter();
+      OnDataSynced();
     } else {
       state_ = State::kClosing;
     }

@@ -4,12 +4,21 @@
 //   create -> header, units ... -> index -> sync -> footer -> sync -> close
 //                    \-> sync of the directory, beside the others
 //
+// A file that several ranks share (ckpt/plan/file_plan.h) has a leader, who
+// does all that, for the units of all:
+//
+//   leader   create -> header, own units -> parts of all -> index -> sync ->
+//   ... others   FileIsThere -> open -> own units -> sync -> close
+//
+// The leader syncs nothing before all parts are there: a sync of the one who
+// created the file cuts off what is behind his own writes (storage.h).
+//
 // How units get from the snapshot into the file is the matter of save_units.h;
 // this is the file around them. The footer is written last, after a first sync:
 // only a rank that is about to vote yes has one.
 //
-// The directory's sync is this rank's own: a yes says "my bytes and my name
-// survive", whoever else is there (ckpt/DESIGN.md, R1).
+// The directory's sync is that of the rank that made the name: a yes says "my
+// bytes and my name survive", whoever else is there (ckpt/DESIGN.md, R1).
 //
 // Thread: the ckpt thread. Memory: sized by the constructor, used for save
 //     after save; Create to the last unit allocates nothing.
@@ -55,6 +64,8 @@ struct SaveWriterOptions {
   // Canaries of the tests: success is reported without them.
   bool canary_no_file_sync = false;
   bool canary_no_dir_sync = false;
+  // The leader's sync is to do for the others' bytes.
+  bool canary_no_part_sync = false;
 };
 
 class SaveWriter {
@@ -74,6 +85,26 @@ class SaveWriter {
   // this save.
   void Start(uint16_t space, std::string dir, const ShardIdentity& identity);
 
+  // The leader has made this attempt's file; for the others, once is enough.
+  void FileIsThere();
+  // Waits for that.
+  bool awaits_file() const { return state_ == State::kAwaitingFile; }
+  // This rank's file has been made, and is still being written.
+  bool file_made() const {
+    return plans_->leads() && file_open_ && status_.ok();
+  }
+
+  // The leader: `from` has its bytes where they belong, durable. Not OK: they
+  // are not what the plan says.
+  absl::Status AddPart(Rank from, std::vector<Unit> units);
+  // Since when nothing but parts of others has been awaited.
+  std::optional<absl::Duration> awaits_parts_since() const {
+    if (state_ != State::kParts) return std::nullopt;
+    return parts_since_;
+  }
+  // Whose.
+  std::vector<int> MissingParts() const;
+
   // Gives up for `why`, unless it has succeeded or failed already.
   void Stop(absl::Status why);
 
@@ -89,8 +120,11 @@ class SaveWriter {
            state_ == State::kFailed;
   }
 
-  // After success.
+  // After success. Of the whole file on the rank that leads it, of its part on
+  // another.
   uint32_t crc_index() const { return crc_index_; }
+  // This rank's units.
+  std::vector<Unit> Entries() const { return units_->Entries(); }
   SaveFileFacts facts() const { return units_->facts(); }
   const std::vector<Digest128>& item_digests() const {
     return units_->item_digests();
@@ -109,11 +143,13 @@ class SaveWriter {
  private:
   enum class State {
     kIdle,
-    kCreating,
-    kWriting,   // header and units
-    kIndex,     // the index is being written
-    kSyncData,  // units, index
-    kFooter,    // the footer is being written
+    kAwaitingFile,  // the leader's
+    kCreating,      // or opening
+    kWriting,       // header and units
+    kParts,         // the others are not done yet
+    kIndex,         // the index is being written
+    kSyncData,      // units, index
+    kFooter,        // the footer is being written
     kSyncFooter,
     kClosing,
     kSucceeded,
@@ -137,6 +173,8 @@ class SaveWriter {
   void CheckStarved(absl::Duration now);
   void WriteBlock(Tag tag, uint64_t offset, std::span<const std::byte> bytes,
                   size_t block_offset);
+  bool shared() const { return plans_->members().size() != 1; }
+  void OnDataSynced();
   void WriteIndex();
   void WriteFooter();
   void Sync(State state);
@@ -171,6 +209,11 @@ class SaveWriter {
   absl::Duration started_at_;
   absl::Duration synced_at_;
   std::optional<absl::Duration> starved_since_;
+
+  // Of the leader of a shared file, by member; the own one stays empty.
+  std::vector<std::optional<std::vector<Unit>>> parts_;
+  size_t parts_missing_ = 0;
+  absl::Duration parts_since_;
 
   uint32_t crc_index_ = 0;
 };

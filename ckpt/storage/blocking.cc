@@ -33,6 +33,15 @@ absl::Status Blocking::Create(std::string_view name, FileId file,
   return Await(tag).status;
 }
 
+absl::StatusOr<uint64_t> Blocking::OpenForWrite(std::string_view name,
+                                                FileId file) {
+  const OpTag tag = NextTag();
+  storage_.OpenForWrite(name, file, tag);
+  Completion answer = Await(tag);
+  if (!answer.status.ok()) return std::move(answer.status);
+  return answer.bytes;
+}
+
 absl::Status Blocking::Write(FileId file, uint64_t offset,
                              std::span<const std::byte> data) {
   const OpTag tag = NextTag();

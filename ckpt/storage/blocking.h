@@ -28,6 +28,7 @@ class Blocking {
 
   absl::Status Create(std::string_view name, FileId file,
                       uint64_t size_expected = 0);
+  absl::StatusOr<uint64_t> OpenForWrite(std::string_view name, FileId file);
   absl::Status Write(FileId file, uint64_t offset,
                      std::span<const std::byte> data);
   absl::Status Sync(FileId file);

@@ -135,6 +135,16 @@ void FaultStorage::Create(std::string_view name, FileId file,
   }
 }
 
+void FaultStorage::OpenForWrite(std::string_view name, FileId file, OpTag tag) {
+  CheckName(name);
+  const std::string kept(name);
+  if (Meet(StorageOp::kOpen, kept, tag,
+           [=, this] { storage_->OpenForWrite(kept, file, tag); })) {
+    files_[file] = {kept, absl::OkStatus()};
+    opening_[tag] = file;
+  }
+}
+
 void FaultStorage::Open(std::string_view name, FileId file, OpTag tag) {
   CheckName(name);
   const std::string kept(name);

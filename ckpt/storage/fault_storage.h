@@ -43,6 +43,7 @@ class FaultStorage final : public Storage {
   }
   void Create(std::string_view name, FileId file, uint64_t size_expected,
               OpTag tag) override;
+  void OpenForWrite(std::string_view name, FileId file, OpTag tag) override;
   void Write(FileId file, uint64_t offset, std::span<const std::byte> data,
              OpTag tag) override;
   void Sync(FileId file, OpTag tag) override;
@@ -105,7 +106,7 @@ class FaultStorage final : public Storage {
   std::vector<Armed> armed_;
   const Clock& clock_;
   std::map<FileId, File> files_;
-  std::map<OpTag, FileId> opening_;        // Create and Open, unanswered.
+  std::map<OpTag, FileId> opening_;  // Create, OpenForWrite, Open; unanswered.
   std::map<OpTag, absl::Status> closing_;  // Close of a poisoned file.
   struct After {
     StorageFault::Act act{};

@@ -54,7 +54,7 @@ absl::Status CheckReadRange(const OpenFile& file, uint64_t offset,
 }
 
 absl::Status CutToWritten(OpenFile& file) {
-  if (file.size <= file.written_end) return absl::OkStatus();
+  if (file.others || file.size <= file.written_end) return absl::OkStatus();
   int result;
   do {
     result = ::ftruncate(file.fd.get(), static_cast<off_t>(file.written_end));

@@ -25,6 +25,7 @@ struct OpenFile {
   Fd fd;
   std::string path;  // Whole, for messages.
   bool writable = false;
+  bool others = false;            // OpenForWrite: somebody else created it.
   uint64_t size = 0;              // On disk; for a writable file, as reserved.
   uint64_t written_end = 0;       // End of the furthest answered Write.
   uint32_t in_flight = 0;         // Writes, Reads and Syncs under way...
@@ -103,7 +104,8 @@ absl::Status CheckReadRange(const OpenFile& file, uint64_t offset,
                             size_t wanted, size_t* real);
 
 // Gives back what Create reserved beyond the furthest answered Write, so that
-// the file ends there. Before each fsync.
+// the file ends there. Before each fsync. Nothing in a file that somebody else
+// created.
 absl::Status CutToWritten(OpenFile& file);
 
 }  // namespace holdfast::ckpt

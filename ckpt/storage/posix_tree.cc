@@ -120,14 +120,15 @@ absl::StatusOr<Fd> PosixTree::CreateFile(std::string_view name,
 }
 
 absl::StatusOr<PosixTree::Opened> PosixTree::OpenFile(std::string_view name,
-                                                      int flags) {
+                                                      int flags,
+                                                      bool for_write) {
   const std::string path(name);
   // O_NONBLOCK: a FIFO without a writer would hold the call for ever.
   Opened opened;
   opened.fd = Fd(Retry([&] {
-    return ::openat(
-        root_.get(), path.c_str(),
-        O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | flags);
+    return ::openat(root_.get(), path.c_str(),
+                    (for_write ? O_WRONLY : O_RDONLY) | O_NOFOLLOW |
+                        O_NONBLOCK | O_NOCTTY | O_CLOEXEC | flags);
   }));
   const char* found = nullptr;
   struct stat st = {};

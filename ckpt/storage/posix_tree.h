@@ -45,7 +45,8 @@ class PosixTree {
     Fd fd;
     uint64_t size = 0;
   };
-  absl::StatusOr<Opened> OpenFile(std::string_view name, int flags);
+  absl::StatusOr<Opened> OpenFile(std::string_view name, int flags,
+                                  bool for_write = false);
 
   absl::Status MakeDir(std::string_view name);
   absl::Status SyncDir(std::string_view name);

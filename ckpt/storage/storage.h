@@ -120,14 +120,22 @@ class Storage {
   virtual void Create(std::string_view name, FileId file,
                       uint64_t size_expected, OpTag tag) = 0;
 
+  // A file that somebody has created, for Write and Sync only, as for him:
+  // several processes then fill one file, each its own bytes. Regular files
+  // only, as with Open; nothing is made. A Sync covers the Writes of this
+  // `file`, those of others are theirs to sync, and it cuts nothing off.
+  // kUnimplemented without directories (objects are written whole).
+  virtual void OpenForWrite(std::string_view name, FileId file, OpTag tag) = 0;
+
   // `data` is not empty, and stays alive and unchanged until its tag is polled.
   // A short write is completed by the backend: the caller sees all of it, or an
   // error.
   virtual void Write(FileId file, uint64_t offset,
                      std::span<const std::byte> data, OpTag tag) = 0;
 
-  // The caller has seen the answers of all Writes it wants covered; the file
-  // then ends where the furthest of them did. After an error of Write or Sync
+  // The caller has seen the answers of all Writes it wants covered; a file that
+  // it has created then ends where the furthest of them did, so before that
+  // nobody else writes further. After an error of Write or Sync
   // the file is poisoned: no later Sync can make its bytes safe, every later
   // call on it fails with the code of the first error. Abandon it and write a
   // new one.

@@ -43,23 +43,34 @@ void TreeStorage::Create(std::string_view name, FileId file,
   answers_.Finish(tag, fd.status());
 }
 
+void TreeStorage::OpenForWrite(std::string_view name, FileId file, OpTag tag) {
+  OpenExisting(name, file, /*for_write=*/true, tag);
+}
+
 void TreeStorage::Open(std::string_view name, FileId file, OpTag tag) {
+  OpenExisting(name, file, /*for_write=*/false, tag);
+}
+
+void TreeStorage::OpenExisting(std::string_view name, FileId file,
+                               bool for_write, OpTag tag) {
   CheckName(name);
   answers_.Begin();
   if (files_.full()) {
     answers_.Finish(tag, TooManyFiles(files_.size(), tree_.PathOf(name)));
     return;
   }
-  absl::StatusOr<PosixTree::Opened> opened = tree_.OpenFile(name, open_flags_);
+  absl::StatusOr<PosixTree::Opened> opened =
+      tree_.OpenFile(name, open_flags_, for_write);
   // EINVAL is how open(2) refuses O_DIRECT.
   if (absl::IsInvalidArgument(opened.status()) && open_flags_ != 0) {
-    opened = tree_.OpenFile(name, open_flags_ & ~O_DIRECT);
+    opened = tree_.OpenFile(name, open_flags_ & ~O_DIRECT, for_write);
   }
   uint64_t size = 0;
   if (opened.ok()) {
     OpenFile& slot = files_.Add(file);
     slot.fd = std::move(opened->fd);
     slot.path = tree_.PathOf(name);
+    slot.writable = slot.others = for_write;
     slot.size = size = opened->size;
   }
   answers_.Finish(tag, opened.status(), size);

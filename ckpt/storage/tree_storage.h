@@ -30,6 +30,7 @@ class TreeStorage : public Storage {
   size_t queue_depth() const override { return answers_.queue_depth(); }
   void Create(std::string_view name, FileId file, uint64_t size_expected,
               OpTag tag) override;
+  void OpenForWrite(std::string_view name, FileId file, OpTag tag) override;
   void Open(std::string_view name, FileId file, OpTag tag) override;
   void Close(FileId file, OpTag tag) override;
   void MakeDir(std::string_view name, OpTag tag) override;
@@ -51,6 +52,9 @@ class TreeStorage : public Storage {
   FileTable files_;
 
  private:
+  void OpenExisting(std::string_view name, FileId file, bool for_write,
+                    OpTag tag);
+
   int open_flags_;
 };
 

@@ -208,6 +208,89 @@ TEST_P(StorageTest, AfterSyncAFileEndsWhereItsFurthestWriteDid) {
   EXPECT_TRUE(SameBytes(out.span().subspan(8 * kBlock, kBlock), data.span()));
 }
 
+// One makes the file, the other writes into it; each syncs its own.
+TEST_P(StorageTest, TwoStoragesFillOneFile) {
+  const AlignedBuffer data = Pattern(9 * kBlock, 21);
+  const std::unique_ptr<Storage> other = world_->Start();
+  Blocking guest(*other);
+  ASSERT_THAT(io_->Create("f", kFile, 20 * kBlock), IsOk());
+  if (!has_directories()) {
+    EXPECT_THAT(guest.OpenForWrite("f", kOther).status(),
+                Fails(absl::StatusCode::kUnimplemented));
+    return;
+  }
+  ASSERT_EQ(*guest.OpenForWrite("f", kOther), 20 * kBlock);
+  ASSERT_THAT(guest.Write(kOther, 2 * kBlock,
+                          data.span().subspan(2 * kBlock, 3 * kBlock)),
+              IsOk());
+  ASSERT_THAT(guest.Sync(kOther), IsOk());
+  // What the other has reserved, a guest leaves as it is.
+  EXPECT_EQ(*io_->Open("f", kOther), 20 * kBlock);
+  ASSERT_THAT(io_->Close(kOther), IsOk());
+  ASSERT_THAT(guest.Write(kOther, 5 * kBlock,
+                          data.span().subspan(5 * kBlock, 3 * kBlock)),
+              IsOk());
+  ASSERT_THAT(guest.Sync(kOther), IsOk());
+  ASSERT_THAT(guest.Close(kOther), IsOk());
+  ASSERT_THAT(io_->Write(kFile, 0, data.span().first(2 * kBlock)), IsOk());
+  ASSERT_THAT(
+      io_->Write(kFile, 8 * kBlock, data.span().subspan(8 * kBlock, kBlock)),
+      IsOk());
+  ASSERT_THAT(io_->Sync(kFile), IsOk());
+  ASSERT_THAT(io_->Close(kFile), IsOk());
+
+  ASSERT_EQ(*guest.Open("f", kFile), data.size());
+  AlignedBuffer out(data.size());
+  ASSERT_EQ(*guest.Read(kFile, 0, out.span()), data.size());
+  EXPECT_TRUE(SameBytes(out.span(), data.span()));
+}
+
+TEST_P(StorageTest, AGuestMayMakeAFileLonger) {
+  if (!has_directories()) GTEST_SKIP() << "objects are written whole";
+  const AlignedBuffer data = Pattern(kBlock, 22);
+  WriteFile("f", data.span());
+  ASSERT_EQ(*io_->OpenForWrite("f", kFile), kBlock);
+  ASSERT_THAT(io_->Write(kFile, 3 * kBlock, data.span()), IsOk());
+  ASSERT_THAT(io_->Sync(kFile), IsOk());
+  ASSERT_THAT(io_->Close(kFile), IsOk());
+  ASSERT_EQ(*io_->Open("f", kFile), 4 * kBlock);
+  AlignedBuffer out(4 * kBlock);
+  ASSERT_EQ(*io_->Read(kFile, 0, out.span()), out.size());
+  EXPECT_TRUE(SameBytes(out.span().first(kBlock), data.span()));
+  EXPECT_TRUE(SameBytes(out.span().subspan(3 * kBlock), data.span()));
+}
+
+TEST_P(StorageTest, OnlyRegularFilesThatAreThereAreOpenedForWriting) {
+  if (!has_directories()) GTEST_SKIP() << "objects are written whole";
+  world_->PlantSymlink("link");
+  EXPECT_THAT(io_->OpenForWrite("link", kFile).status(), Fails(kWrongKind));
+  EXPECT_THAT(io_->OpenForWrite("absent", kFile).status(), Fails(kNotFound));
+  EXPECT_THAT(io_->OpenForWrite("no/such", kFile).status(), Fails(kNotFound));
+  ASSERT_THAT(io_->MakeDir("d"), IsOk());
+  EXPECT_THAT(io_->OpenForWrite("d", kFile).status(), Fails(kWrongKind));
+  // Nothing was made, and the id is free.
+  const std::vector<DirEntry> there = *io_->List(".");
+  EXPECT_EQ(there.size(), 2u);
+  EXPECT_THAT(io_->Create("absent", kFile), IsOk());
+}
+
+TEST_P(StorageTest, AFailedWritePoisonsAFileForTheGuestAlone) {
+  if (!has_directories()) GTEST_SKIP() << "objects are written whole";
+  const AlignedBuffer data = Pattern(8 * kBlock, 23);
+  const std::unique_ptr<Storage> other = world_->Start();
+  Blocking guest(*other);
+  ASSERT_THAT(io_->Create("f", kFile), IsOk());
+  ASSERT_THAT(guest.OpenForWrite("f", kFile).status(), IsOk());
+  world_->LimitFileSize(4 * kBlock);
+  EXPECT_THAT(guest.Write(kFile, kBlock, data.span()), Fails(kNoSpace));
+  world_->Unlimit();
+  EXPECT_THAT(guest.Sync(kFile), Fails(kNoSpace));
+  EXPECT_THAT(guest.Close(kFile), Fails(kNoSpace));
+  EXPECT_THAT(io_->Write(kFile, 0, data.span()), IsOk());
+  EXPECT_THAT(io_->Sync(kFile), IsOk());
+  EXPECT_THAT(io_->Close(kFile), IsOk());
+}
+
 TEST_P(StorageTest, AnEmptyFileCanBeSynced) {
   ASSERT_THAT(io_->Create("f", kFile, 10 * kBlock), IsOk());
   EXPECT_THAT(io_->Sync(kFile), IsOk());

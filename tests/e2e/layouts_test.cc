@@ -84,6 +84,24 @@ TEST_F(LayoutsTest, TheDrillFailsWhereNothingCanBeKilled) {
   EXPECT_THAT(ended.err, HasSubstr("leave no room"));
 }
 
+TEST_F(LayoutsTest, FilesThatRanksShareGoOnAndComeBackOnOtherLayouts) {
+  runs_.TrainToTheEnd("ref", {.ranks = 1});
+  runs_.TrainToTheEnd(
+      "run", {.ranks = 4, .sets = {"checkpoint.files=2", "train.steps=3"}});
+  EXPECT_EQ(runs_.Ckptctl({"show", runs_.Path("run")})["files"], 2);
+  runs_.TrainToTheEnd(
+      "run", {.ranks = 4, .sets = {"checkpoint.files=2", "train.steps=5"}});
+  runs_.TrainToTheEnd(
+      "run", {.ranks = 2, .pp = 2, .sets = {"checkpoint.files=per_node"}});
+  EXPECT_EQ(runs_.Ckptctl({"show", runs_.Path("run")})["files"], 1);
+  runs_.ExpectSameSteps("ref", "run");
+  EXPECT_EQ(runs_.Digest("run"), runs_.Digest("ref"));
+  const nlohmann::json whole =
+      runs_.Ckptctl({"verify", runs_.Path("run"), "--hash"});
+  EXPECT_EQ(whole["ok"], true);
+  EXPECT_EQ(whole["digest"], runs_.Digest("run"));
+}
+
 // Of 8 leaves three replicas get 3, 3 and 2: the tree of sums is cut where it
 // is not balanced.
 TEST_F(LayoutsTest, UnequalLeavesGiveTheSameBitsOnOtherLayouts) {

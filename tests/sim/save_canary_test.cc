@@ -42,6 +42,10 @@ TEST(SaveCanaryTest, AFileThatWasNotSyncedIsNoticed) {
   EXPECT_NE(FirstBroken({.canary = Canary::kNoFileSync}, kOpsOfASave), "");
 }
 
+TEST(SaveCanaryTest, APartThatIsLeftToTheLeadersSyncIsNoticed) {
+  EXPECT_NE(FirstBroken({.canary = Canary::kNoPartSync}, kOpsOfASave), "");
+}
+
 TEST(SaveCanaryTest, ADirectoryThatWasNotSyncedIsNoticed) {
   EXPECT_NE(FirstBroken({.canary = Canary::kNoDirSync}, kOpsOfASave), "");
 }

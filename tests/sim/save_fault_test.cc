@@ -38,7 +38,8 @@ TEST(SaveFaultTest, ARankThatDiesAtAnyOperationCostsThatSaveOnly) {
           .story = "kill", .seed = static_cast<uint64_t>(seed), .rank = rank};
       c.after = int64_t{1} << 40;
       const int64_t ops = RunCase(c).ops;
-      ASSERT_GT(ops, 10);
+      // A rank that shares another's file opens, writes and syncs it.
+      ASSERT_GT(ops, 8);
       for (c.after = 0; c.after <= ops; ++c.after) Check(c, &seen);
     }
     EXPECT_TRUE(seen.old_one) << "rank " << rank;
@@ -77,9 +78,9 @@ TEST_P(OperationFaultTest, CostsAtMostThatSaveAndTrainingGoesOn) {
 
 INSTANTIATE_TEST_SUITE_P(All, OperationFaultTest,
                          testing::Values(SimOp::kMakeDir, SimOp::kCreate,
-                                         SimOp::kWrite, SimOp::kSync,
-                                         SimOp::kSyncDir, SimOp::kLink,
-                                         SimOp::kList),
+                                         SimOp::kOpen, SimOp::kWrite,
+                                         SimOp::kSync, SimOp::kSyncDir,
+                                         SimOp::kLink, SimOp::kList),
                          [](const testing::TestParamInfo<SimOp>& info) {
                            return std::string(Name(info.param));
                          });

@@ -20,6 +20,7 @@ constexpr Canary kAllCanaries[] = {Canary::kNone,
                                    Canary::kDiskIgnoresSync,
                                    Canary::kDiskIgnoresDirSync,
                                    Canary::kNoFileSync,
+                                   Canary::kNoPartSync,
                                    Canary::kNoDirSync,
                                    Canary::kVoteBeforeSync,
                                    Canary::kRetireBeforeCommit,
@@ -41,6 +42,8 @@ SimWorldOptions WorldOptions(const SimCase& c) {
   options.disk.ignore_dir_sync = c.canary == Canary::kDiskIgnoresDirSync;
   options.saves.save.writer.canary_no_file_sync =
       c.canary == Canary::kNoFileSync;
+  options.saves.save.writer.canary_no_part_sync =
+      c.canary == Canary::kNoPartSync;
   options.saves.save.writer.canary_no_dir_sync = c.canary == Canary::kNoDirSync;
   options.saves.retention.keep_last = c.keep_last;
   options.saves.save.canary_vote_before_sync =
@@ -59,8 +62,16 @@ SimWorldOptions WorldOptions(const SimCase& c) {
   options.files_per_dir = c.seed / 2 % 2 == 0 ? 2 : 0;
   options.optimizer_turns = 1 + c.seed % 4;
   options.fence.protect = c.seed % 5 == 0;
-  // Half of the worlds save coded files. The canaries are about the others.
-  if (c.seed % 4 >= 2 && c.canary == Canary::kNone) {
+  // Two fifths of the worlds on file systems have files that ranks share: one,
+  // two, or one for the two ranks of each host. Half of the others save coded
+  // files. The canaries are about plain ones.
+  const bool part_canary = c.canary == Canary::kNoPartSync;
+  if (!c.object_store && (c.seed % 5 == 1 || c.seed % 5 == 3 || part_canary)) {
+    constexpr int kFiles[] = {2, 1, -1};
+    options.files = kFiles[c.seed / 5 % 3];
+    // Two files of two ranks are none that they share.
+    if (options.files == 2 && c.ranks == 2) options.files = 1;
+  } else if (c.seed % 4 >= 2 && c.canary == Canary::kNone) {
     options.saves.save.writer.codec = ckpt::Codec::kZstd;
   }
   if (c.seed % 3 == 0) options.slow_sync = absl::Milliseconds(500);
@@ -345,6 +356,8 @@ std::string_view NameOf(Canary canary) {
       return "disk-ignores-dir-sync";
     case Canary::kNoFileSync:
       return "no-file-sync";
+    case Canary::kNoPartSync:
+      return "no-part-sync";
     case Canary::kNoDirSync:
       return "no-dir-sync";
     case Canary::kVoteBeforeSync:

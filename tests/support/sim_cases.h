@@ -28,6 +28,7 @@ enum class Canary {
   kDiskIgnoresSync,        // the disk's Sync does nothing
   kDiskIgnoresDirSync,     // the disk's SyncDir does nothing
   kNoFileSync,             // a rank does not sync its file
+  kNoPartSync,             // a rank leaves the sync of its part to the leader
   kNoDirSync,              // a rank does not sync its directory
   kVoteBeforeSync,         // a rank says yes before its bytes are durable
   kRetireBeforeCommit,     // retention counts a save that is not committed yet

@@ -86,6 +86,11 @@ void SimStorage::Create(std::string_view name, FileId file,
   files_[file].writable = true;
 }
 
+void SimStorage::OpenForWrite(std::string_view name, FileId file, OpTag tag) {
+  Open(name, file, tag);
+  files_[file].writable = files_[file].others = true;
+}
+
 void SimStorage::Write(FileId file, uint64_t offset,
                        std::span<const std::byte> data, OpTag tag) {
   CheckAligned(data.data(), offset, data.size());
@@ -295,6 +300,12 @@ bool SimStorage::Step(Call& call) {
         absl::UnimplementedError("sim: an object store cannot rename");
     return true;
   }
+  if (call.kind == SimOp::kOpen && files_[call.file].writable &&
+      !traits_.has_directories) {
+    call.status =
+        absl::UnimplementedError("sim: an object is written by one process");
+    return true;
+  }
   if (!Happens(call, call.kind, call.name)) return true;
   switch (call.kind) {
     case SimOp::kCreate: {
@@ -363,7 +374,9 @@ void SimStorage::StepSync(Call& call) {
     return;
   }
   if (Happens(call, SimOp::kSync, call.name)) {
-    disk_.DoSync(file.inode, call.writes, call.end, file.end_seen,
+    // Only a creator cuts off what it had reserved.
+    disk_.DoSync(file.inode, call.writes, call.end,
+                 file.others ? UINT64_MAX : file.end_seen,
                  /*fails=*/false);
   } else if (!dead()) {
     disk_.DoSync(file.inode, call.writes, call.end, file.end_seen,

@@ -55,6 +55,8 @@ class SimStorage final : public ckpt::Storage {
   void RegisterBuffers(std::span<const std::span<std::byte>>) override {}
   void Create(std::string_view name, ckpt::FileId file, uint64_t size_expected,
               ckpt::OpTag tag) override;
+  void OpenForWrite(std::string_view name, ckpt::FileId file,
+                    ckpt::OpTag tag) override;
   void Write(ckpt::FileId file, uint64_t offset,
              std::span<const std::byte> data, ckpt::OpTag tag) override;
   void Sync(ckpt::FileId file, ckpt::OpTag tag) override;
@@ -84,6 +86,7 @@ class SimStorage final : public ckpt::Storage {
     uint64_t size = 0;
     bool open = false;
     bool writable = false;
+    bool others = false;  // Somebody else created it.
     int unanswered = 0;
     absl::Status poisoned;
     uint64_t end_seen = 0;           // Of the furthest Write that took effect.

@@ -13,9 +13,9 @@ using Broken = std::function<void(const SimCase&, const absl::Status&)>;
 constexpr int64_t kNever = int64_t{1} << 40;
 // Occurrences of one operation in a save, at most.
 constexpr int64_t kFaultsMax = 12;
-constexpr std::array<SimOp, 7> kFaultOps = {
-    SimOp::kMakeDir, SimOp::kCreate, SimOp::kWrite, SimOp::kSync,
-    SimOp::kSyncDir, SimOp::kLink,   SimOp::kList};
+constexpr std::array<SimOp, 8> kFaultOps = {
+    SimOp::kMakeDir, SimOp::kCreate,  SimOp::kOpen, SimOp::kWrite,
+    SimOp::kSync,    SimOp::kSyncDir, SimOp::kLink, SimOp::kList};
 
 class Sweep {
  public:

@@ -51,6 +51,7 @@ struct SimWorldOptions {
   SimNetworkOptions network;
   ckpt::SaveHostOptions saves;
   uint32_t files_per_dir = 0;
+  int files = 0;  // as CheckpointerOptions::files
   ckpt::FenceOptions fence;
   // The optimizer waits so long for a unit, then poisons the save.
   absl::Duration fence_wait = absl::Seconds(20);

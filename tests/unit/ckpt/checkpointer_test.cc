@@ -145,6 +145,55 @@ TEST_P(CheckpointerTest, CodedSavesComeBackOnAnyNumberOfRanks) {
   });
 }
 
+TEST_P(CheckpointerTest, SharedFilesComeBackOnAnyNumberOfRanks) {
+  int64_t step = 0;
+  for (const auto& [ranks, files, expected] :
+       {std::tuple(4, 2, 2), {3, -1, 1}, {4, 3, 3}, {2, 8, 2}, {1, 0, 1}}) {
+    SCOPED_TRACE(absl::StrFormat("%d ranks, files %d", ranks, files));
+    CheckpointerOptions options = Options();
+    options.files = files;
+    OnRanks(ranks, options, [&](Party& party) {
+      Checkpointer& checkpointer = party.checkpointer();
+      const auto report = checkpointer.ClaimAndLoad({});
+      ASSERT_TRUE(report.ok()) << report.status();
+      if (report->loaded) {
+        EXPECT_EQ(report->step, step);
+        EXPECT_EQ(party.Compare(step), "");
+      }
+      party.Fill(step + 1);
+      for (int64_t next = step + 1; next <= step + 4; ++next) {
+        ASSERT_TRUE(checkpointer.BeginSave({next, {}}).ok());
+        party.StepTo(next + 1);
+        const SaveReport saved = Finish(checkpointer);
+        EXPECT_TRUE(saved.status.ok()) << saved.status;
+      }
+      EXPECT_TRUE(checkpointer.Close().ok());
+    });
+    step += 4;
+    int shards = 0;
+    for (const auto& entry :
+         std::filesystem::recursive_directory_iterator(dir_.path())) {
+      const std::string path = entry.path().string();
+      shards +=
+          path.find(absl::StrFormat("step-%09d", step)) != std::string::npos &&
+          path.ends_with(".hf");
+    }
+    EXPECT_EQ(shards, expected);
+  }
+}
+
+TEST_P(CheckpointerTest, FilesThatRanksShareAreNotCoded) {
+  CheckpointerOptions options = Options();
+  options.files = -1;
+  options.codec = "zstd";
+  const auto opened =
+      Checkpointer::Open(options, std::move(MakeInprocGroups(1)[0]),
+                         std::make_shared<SimLayout>(1), {}, RealClock());
+  EXPECT_EQ(opened.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(opened.status().message()),
+              HasSubstr("checkpoint.codec is 'zstd'"));
+}
+
 TEST_P(CheckpointerTest, ACodecThatIsNotThereIsRefusedByName) {
   for (const auto& [codec, level, says] :
        {std::tuple("lz4", 0, "checkpoint.codec is 'lz4'"),

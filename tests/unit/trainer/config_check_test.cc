@@ -136,8 +136,7 @@ TEST(ConfigCheckTest, SystemsThatAreNotBuiltAreRefusedByName) {
                                "parallel.recompute=selective",
                                "parallel.overlap_grad_reduce=true",
                                "parallel.overlap_param_gather=true",
-                               "checkpoint.interval=auto",
-                               "checkpoint.files=per_node"};
+                               "checkpoint.interval=auto"};
   for (const std::string& set : asked) {
     const absl::Status status = CheckBuilt(Small({set}));
     EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << set;
@@ -145,6 +144,21 @@ TEST(ConfigCheckTest, SystemsThatAreNotBuiltAreRefusedByName) {
                 HasSubstr(set.substr(0, set.find('='))));
   }
   EXPECT_TRUE(CheckBuilt(Small()).ok());
+}
+
+TEST(ConfigCheckTest, FilesThatRanksShareAreNotCompressed) {
+  for (const char* const files :
+       {"checkpoint.files=per_node", "checkpoint.files=2"}) {
+    EXPECT_TRUE(CheckBuilt(Small({files})).ok());
+    const absl::Status status =
+        CheckBuilt(Small({files, "checkpoint.codec=zstd"}));
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << files;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("checkpoint.codec: files that ranks share"));
+  }
+  EXPECT_TRUE(
+      CheckBuilt(Small({"checkpoint.files=per_rank", "checkpoint.codec=zstd"}))
+          .ok());
 }
 
 Config Shipped(const std::string& name) {

@@ -229,6 +229,9 @@ class LyingStorage final : public Storage {
               OpTag tag) override {
     inner_.Create(name, file, size, tag);
   }
+  void OpenForWrite(std::string_view name, FileId file, OpTag tag) override {
+    inner_.OpenForWrite(name, file, tag);
+  }
   void Write(FileId file, uint64_t offset, std::span<const std::byte> data,
              OpTag tag) override {
     inner_.Write(file, offset, data, tag);

@@ -34,6 +34,12 @@ TEST(SaveMessagesTest, ComeBackAsTheyWere) {
   EXPECT_EQ(vote_back->digests, vote.digests);
   EXPECT_FALSE(vote_back->busy);
 
+  const PartMessage part{{{4096, 8192, 1}, {12288, 4096, 0xffffffff}}};
+  const auto part_back = DecodePart(Encode(part));
+  ASSERT_TRUE(part_back.ok());
+  EXPECT_EQ(part_back->units, part.units);
+  EXPECT_TRUE(DecodePart(Encode(PartMessage{})).ok());
+
   const OutcomeMessage outcome{SaveOutcome::kUnknown,
                                absl::UnknownError("perhaps")};
   const auto outcome_back = DecodeOutcome(Encode(outcome));
@@ -53,6 +59,10 @@ TEST(SaveMessagesTest, AreRefusedWhenAByteIsMissingOrTooMany) {
       EXPECT_FALSE(DecodeBegin(cut).ok() && DecodeVote(cut).ok() &&
                    DecodeOutcome(cut).ok());
     }
+  }
+  const std::vector<std::byte> part = Encode(PartMessage{{{4096, 4096, 1}}});
+  for (size_t size = 0; size < part.size(); ++size) {
+    EXPECT_FALSE(DecodePart({part.data(), size}).ok());
   }
   std::vector<std::byte> longer = Encode(vote);
   longer.push_back(std::byte{0});
