@@ -5,8 +5,8 @@
 // rank's chunk table travels, only the hash of the plan.
 //
 // Offsets are those of a file of the rank's own; file_plan.h moves them. Each
-// region's stored fragments lie together, in memory order; the units are written
-// side by side over the regions, in the order of the optimizer's walk:
+// region's stored fragments lie together, in memory order; the units are
+// written side by side over the regions, in the order of the optimizer's walk:
 //
 //   file    | header | weight ........ | master ........ | exp_avg ... | ...
 //   written     -      1   5   9         2   6   10        3   7   11
