@@ -53,7 +53,7 @@ class SaveBench {
         layout_(BenchLayout(options.mib, ranks.size())),
         memory_(*layout_, ckpt::Rank{ranks.rank()}, ranks.rank()),
         run_(options.dir + "/save.run"),
-        raw_bytes_(memory_.bytes() / kRawBlock * kRawBlock) {
+        raw_bytes_(StoredBytes() / kRawBlock * kRawBlock) {
     if (ranks_.is_zero()) {
       HF_CHECK(std::filesystem::create_directories(run_), "%s is there", run_);
     }
@@ -144,6 +144,18 @@ class SaveBench {
     if (ranks_.is_zero()) RemoveAndSettle(dir);
     ranks_.Barrier();
     return seconds;
+  }
+
+  // What a save of this rank writes: its blocks, not the weights of all that
+  // its regions also hold.
+  uint64_t StoredBytes() const {
+    uint64_t bytes = 0;
+    for (const ckpt::Fragment& fragment :
+         layout_->StoredBy(ckpt::Rank{ranks_.rank()}).fragments) {
+      bytes += static_cast<uint64_t>(fragment.count) *
+               ckpt::SizeOf(layout_->items()[fragment.item].dtype);
+    }
+    return bytes;
   }
 
   // On rank 0 alone; the others sleep.

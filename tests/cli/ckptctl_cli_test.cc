@@ -396,5 +396,17 @@ TEST_F(CkptctlTest, ACodedCheckpointSaysSoAndIsReadAsAnyOther) {
   EXPECT_EQ(coded["bytes_read"], coded["bytes"]);
 }
 
+TEST(CkptctlGoldenTest, DirectoriesAreNoCodec) {
+  const std::string golden =
+      std::string(HOLDFAST_SOURCE_DIR) + "/tests/golden/format-v1-directories";
+  const Outcome shown = RunProgram("ckptctl", {"show", golden, "--json"});
+  ASSERT_EQ(shown.code, 0) << shown;
+  EXPECT_EQ(Json::parse(shown.out)["codec"], "none");
+  EXPECT_THAT(RunProgram("ckptctl", {"show", golden}).out,
+              Not(HasSubstr("zstd")));
+  EXPECT_THAT(RunProgram("ckptctl", {"verify", golden}).out,
+              Not(HasSubstr("plain)")));
+}
+
 }  // namespace
 }  // namespace holdfast::tests

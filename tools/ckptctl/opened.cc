@@ -12,6 +12,7 @@
 #include "ckpt/base/clock.h"
 #include "ckpt/base/status_macros.h"
 #include "ckpt/format/codec.h"
+#include "ckpt/format/manifest_rules.h"
 #include "ckpt/format/shard.h"
 #include "ckpt/session/io.h"
 
@@ -89,7 +90,7 @@ Json DescribeJson(const Opened& opened) {
   json["world"] = manifest.world;
   json["bytes"] = opened.summary.bytes;
   json["bytes_plain"] = PlainBytes(manifest);
-  json["codec"] = manifest.features_must.empty() ? "none" : ckpt::kZstdName;
+  json["codec"] = ckpt::HasCodedFiles(manifest) ? ckpt::kZstdName : "none";
   json["files"] = opened.summary.files;
   return json;
 }

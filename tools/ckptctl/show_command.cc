@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
+#include "ckpt/format/manifest_rules.h"
 #include "tools/ckptctl/commands.h"
 #include "tools/ckptctl/opened.h"
 #include "tools/common/json_output.h"
@@ -46,7 +47,7 @@ void PrintText(const Opened& opened, bool hash) {
                        BytesText(static_cast<double>(opened.summary.bytes)),
                        manifest.files.size(),
                        manifest.files.size() == 1 ? "file" : "files")}};
-  if (!manifest.features_must.empty()) {
+  if (ckpt::HasCodedFiles(manifest)) {
     const auto plain = static_cast<double>(PlainBytes(manifest));
     head.push_back({"codec", absl::StrFormat("zstd, %.2f to 1 (%s plain)",
                                              plain / opened.summary.bytes,

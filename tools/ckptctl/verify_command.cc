@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "ckpt/format/manifest_rules.h"
 #include "ckpt/session/verify_session.h"
 #include "ckpt/storage/raw_speed.h"
 #include "tools/ckptctl/commands.h"
@@ -92,11 +93,11 @@ void PrintText(const Opened& opened, const VerifyOptions& options,
                           100 * rate / raw, BytesText(raw));
   }
   const std::string plain =
-      manifest.features_must.empty()
-          ? ""
-          : absl::StrFormat(
+      ckpt::HasCodedFiles(manifest)
+          ? absl::StrFormat(
                 " (%s plain)",
-                BytesText(static_cast<double>(PlainBytes(manifest))));
+                BytesText(static_cast<double>(PlainBytes(manifest))))
+          : "";
   std::printf("%s: %s; %s%s in %d %s read in %s, %s\n",
               ckpt::ToString(manifest.id).c_str(),
               outcome.status.ok() ? "whole" : "NOT WHOLE",
