@@ -24,15 +24,10 @@
 #include "trainer/parallel/job.h"
 #include "trainer/process_memory.h"
 #include "trainer/run_plan.h"
+#include "trainer/start_history.h"
 
 namespace holdfast::trainer {
 namespace {
-
-// Starts in a row from the same step, none of which made one, that end a run.
-constexpr int kStartsWithoutProgressMax = 3;
-
-// The name by which a person lets such a run try again.
-constexpr char kAcceptNoProgress[] = "no-progress";
 
 // DataSource::Fingerprint.
 constexpr size_t kDataFingerprintDigits = 16;
@@ -244,32 +239,6 @@ absl::Status OpenCheckpointer(TrainRun& run, TrainEnv& env) {
   return absl::OkStatus();
 }
 
-// The step whose save this event says was committed.
-std::optional<int64_t> CommittedStep(const JournalEvent& event) {
-  const auto outcome = event.facts.find("outcome");
-  const auto step = event.facts.find("step");
-  if (event.event != "save" || outcome == event.facts.end() ||
-      step == event.facts.end() || outcome->second.text != "committed") {
-    return std::nullopt;
-  }
-  return step->second.integer;
-}
-
-// Why this run is known to have saved before, though no checkpoint of it may be
-// there any more; "" when nothing says so. A journal that cannot be read says
-// nothing.
-std::string CommittedProof(const std::string& run_dir) {
-  const auto events = ReadJournal(run_dir);
-  if (!events.ok()) return "";
-  for (auto event = events->rbegin(); event != events->rend(); ++event) {
-    if (const std::optional<int64_t> step = CommittedStep(*event)) {
-      return absl::StrFormat("journal.jsonl says that step %d was saved",
-                             *step);
-    }
-  }
-  return "";
-}
-
 absl::StatusOr<ckpt::LoadRequest> MakeLoadRequest(
     const TrainRun& run, const std::string& data_fingerprint,
     const std::string& numerics_fingerprint) {
@@ -339,40 +308,6 @@ absl::Status SetState(TrainRun& run, const std::string& data_fingerprint,
   if (run.load.loaded && !continues) AdoptWeights(run.runner->state());
   if (run.load.loaded) return run.runner->RefreshWeights();
   return run.runner->Initialise(run.config.train.seed);
-}
-
-// A run that crashes before its first step, is started again, and crashes
-// again, burns an allocation without end.
-absl::Status RefuseWithoutProgress(const TrainRun& run) {
-  HF_ASSIGN_OR_RETURN(const std::vector<JournalEvent> events,
-                      ReadJournal(run.options.run_dir));
-  int starts = 0;
-  for (auto event = events.rbegin(); event != events.rend(); ++event) {
-    if (event->event == "stop") {
-      const auto code = event->facts.find("exit_code");
-      if (code != event->facts.end() &&
-          (code->second.integer == 0 || code->second.integer == 75)) {
-        break;
-      }
-    }
-    // Lost again since, or gone back behind on purpose.
-    if (CommittedStep(*event).value_or(-1) > run.state.step) break;
-    if (event->event != "start") continue;
-    const auto step = event->facts.find("step");
-    if (step == event->facts.end() || step->second.integer != run.state.step) {
-      break;
-    }
-    ++starts;
-  }
-  for (const std::string& name : run.options.accept_change) {
-    if (name == kAcceptNoProgress) return absl::OkStatus();
-  }
-  if (starts < kStartsWithoutProgressMax) return absl::OkStatus();
-  return absl::CancelledError(absl::StrFormat(
-      "the last %d starts of %s all began at step %d and ended without a saved "
-      "step; look at incarnations/*/logs, then start with "
-      "--accept-change=%s",
-      starts, run.options.run_dir, run.state.step, kAcceptNoProgress));
 }
 
 // What all ranks have read, and how long the slowest took. Collective.
@@ -568,7 +503,8 @@ absl::StatusOr<std::unique_ptr<TrainRun>> StartRun(const TrainOptions& options,
           is_root ? "" : absl::StrFormat("rank %d", world.rank())));
     }
     if (!is_root) return absl::OkStatus();
-    HF_RETURN_IF_ERROR(RefuseWithoutProgress(*run));
+    HF_RETURN_IF_ERROR(RefuseWithoutProgress(options.run_dir, run->state.step,
+                                             options.accept_change));
     HF_ASSIGN_OR_RETURN(
         run->records, RunRecords::Open(options.run_dir, run->load.incarnation));
     HF_RETURN_IF_ERROR(run->records->WriteConfig(CanonicalText(run->config)));
