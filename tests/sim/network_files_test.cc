@@ -32,23 +32,6 @@ using ::testing::HasSubstr;
 
 inline constexpr int64_t kLate = 40;
 
-struct Seen {
-  int cases = 0;
-  int disturbed = 0;
-  bool old_one = false;
-  bool new_one = false;
-};
-
-void Check(const SimCase& c, Seen* seen) {
-  const SimVerdict verdict = RunCase(c);
-  EXPECT_TRUE(verdict.status.ok()) << "replay: " << Replay(c) << "\n"
-                                   << verdict.status;
-  ++seen->cases;
-  seen->disturbed += verdict.disturbed;
-  seen->old_one |= verdict.found == 100;
-  seen->new_one |= verdict.found > 100;
-}
-
 int64_t OpsOf(SimCase c) {
   c.after = int64_t{1} << 40;
   const SimVerdict verdict = RunCase(c);
@@ -57,26 +40,27 @@ int64_t OpsOf(SimCase c) {
 }
 
 TEST(NetworkFilesTest, APowerCutAnywhereInASaveLeavesOneWholeCheckpoint) {
-  Seen seen;
+  SimTally seen;
   for (int seed = 1; seed <= SeedsOfSweep(4); ++seed) {
     SimCase c{
         .story = "cut", .seed = static_cast<uint64_t>(seed), .late_ops = kLate};
     const int64_t ops = OpsOf(c);
-    for (c.after = 0; c.after <= ops; ++c.after) Check(c, &seen);
+    for (c.after = 0; c.after <= ops; ++c.after) CheckCase(c, &seen);
   }
   EXPECT_TRUE(seen.old_one);
   EXPECT_TRUE(seen.new_one);
 }
 
 TEST(NetworkFilesTest, ACutDuringTheRestartLosesNothing) {
-  Seen seen;
+  SimTally seen;
   for (int seed = 1; seed <= SeedsOfSweep(2); ++seed) {
     SimCase c{.story = "recovery",
               .seed = static_cast<uint64_t>(seed),
               .late_ops = kLate};
     for (c.first_cut = 11 + seed; c.first_cut < 50; c.first_cut += 13) {
       const int64_t ops = OpsOf(c);
-      for (c.after = seed % 5; c.after <= ops; c.after += 5) Check(c, &seen);
+      for (c.after = seed % 5; c.after <= ops; c.after += 5)
+        CheckCase(c, &seen);
     }
   }
   EXPECT_TRUE(seen.new_one);
@@ -84,14 +68,14 @@ TEST(NetworkFilesTest, ACutDuringTheRestartLosesNothing) {
 
 TEST(NetworkFilesTest, ARankThatDiesCostsThatSaveOnly) {
   for (const int rank : {0, 2}) {
-    Seen seen;
+    SimTally seen;
     for (int seed = 1; seed <= SeedsOfSweep(2); ++seed) {
       SimCase c{.story = "kill",
                 .seed = static_cast<uint64_t>(seed),
                 .rank = rank,
                 .late_ops = kLate};
       const int64_t ops = OpsOf(c);
-      for (c.after = 0; c.after <= ops; ++c.after) Check(c, &seen);
+      for (c.after = 0; c.after <= ops; ++c.after) CheckCase(c, &seen);
     }
     EXPECT_TRUE(seen.old_one) << "rank " << rank;
     EXPECT_TRUE(seen.new_one) << "rank " << rank;
@@ -99,19 +83,19 @@ TEST(NetworkFilesTest, ARankThatDiesCostsThatSaveOnly) {
 }
 
 TEST(NetworkFilesTest, AFaultOrALateMessageCostsAtMostASave) {
-  Seen seen;
+  SimTally seen;
   for (int seed = 1; seed <= SeedsOfSweep(12); ++seed) {
-    Check({.story = "late",
-           .seed = static_cast<uint64_t>(seed),
-           .late_ops = kLate},
-          &seen);
+    CheckCase({.story = "late",
+               .seed = static_cast<uint64_t>(seed),
+               .late_ops = kLate},
+              &seen);
     for (const SimOp op : {SimOp::kCreate, SimOp::kSyncDir, SimOp::kLink}) {
-      Check({.story = "fault",
-             .seed = static_cast<uint64_t>(seed),
-             .rank = 2 * (seed % 2),
-             .op = op,
-             .late_ops = kLate},
-            &seen);
+      CheckCase({.story = "fault",
+                 .seed = static_cast<uint64_t>(seed),
+                 .rank = 2 * (seed % 2),
+                 .op = op,
+                 .late_ops = kLate},
+                &seen);
     }
   }
   EXPECT_GT(seen.disturbed, 0);
@@ -121,13 +105,13 @@ TEST(NetworkFilesTest, AFaultOrALateMessageCostsAtMostASave) {
 // as long as its client still believes in the old path (ckpt/DESIGN.md, network
 // file systems). What it commits never counts all the same.
 TEST(NetworkFilesTest, ALateCommitOfAnOldOwnerNeverCounts) {
-  Seen seen;
+  SimTally seen;
   for (int seed = 1; seed <= SeedsOfSweep(3); ++seed) {
     SimCase c{.story = "takeover",
               .seed = static_cast<uint64_t>(seed),
               .keep_last = 5,
               .late_ops = kLate};
-    for (c.after = 0; c.after <= 26; ++c.after) Check(c, &seen);
+    for (c.after = 0; c.after <= 26; ++c.after) CheckCase(c, &seen);
   }
   EXPECT_GT(seen.disturbed, 0);
 }

@@ -13,26 +13,9 @@
 namespace holdfast::tests {
 namespace {
 
-struct Seen {
-  int cases = 0;
-  int disturbed = 0;
-  bool old_one = false;
-  bool new_one = false;
-};
-
-void Check(const SimCase& c, Seen* seen) {
-  const SimVerdict verdict = RunCase(c);
-  EXPECT_TRUE(verdict.status.ok()) << "replay: " << Replay(c) << "\n"
-                                   << verdict.status;
-  ++seen->cases;
-  seen->disturbed += verdict.disturbed;
-  seen->old_one |= verdict.found == 100;
-  seen->new_one |= verdict.found == 200;
-}
-
 TEST(SaveFaultTest, ARankThatDiesAtAnyOperationCostsThatSaveOnly) {
   for (const int rank : {0, 1, 2}) {
-    Seen seen;
+    SimTally seen{.new_step_max = 200};
     for (int seed = 1; seed <= SeedsOfSweep(6); ++seed) {
       SimCase c{
           .story = "kill", .seed = static_cast<uint64_t>(seed), .rank = rank};
@@ -40,7 +23,7 @@ TEST(SaveFaultTest, ARankThatDiesAtAnyOperationCostsThatSaveOnly) {
       const int64_t ops = RunCase(c).ops;
       // A rank that shares another's file opens, writes and syncs it.
       ASSERT_GT(ops, 8);
-      for (c.after = 0; c.after <= ops; ++c.after) Check(c, &seen);
+      for (c.after = 0; c.after <= ops; ++c.after) CheckCase(c, &seen);
     }
     EXPECT_TRUE(seen.old_one) << "rank " << rank;
     EXPECT_TRUE(seen.new_one) << "rank " << rank;
@@ -52,7 +35,7 @@ TEST(SaveFaultTest, ARankThatDiesAtAnyOperationCostsThatSaveOnly) {
 class OperationFaultTest : public testing::TestWithParam<SimOp> {};
 
 TEST_P(OperationFaultTest, CostsAtMostThatSaveAndTrainingGoesOn) {
-  Seen seen;
+  SimTally seen{.new_step_max = 200};
   for (const absl::StatusCode code :
        {absl::StatusCode::kResourceExhausted, absl::StatusCode::kUnavailable}) {
     for (const bool from_then_on : {false, true}) {
@@ -66,7 +49,7 @@ TEST_P(OperationFaultTest, CostsAtMostThatSaveAndTrainingGoesOn) {
                     .code = code};
           for (c.after = 0; c.after < 12; ++c.after) {
             const int disturbed = seen.disturbed;
-            Check(c, &seen);
+            CheckCase(c, &seen);
             if (seen.disturbed == disturbed) break;  // beyond the last
           }
         }
@@ -113,18 +96,18 @@ TEST(SaveFaultTest, AnAttemptWhoseDirectoriesCouldNotAllBeMadeIsSwept) {
 }
 
 TEST(SaveFaultTest, MessagesThatAreMinutesLateCommitNothingWrong) {
-  Seen seen;
+  SimTally seen{.new_step_max = 200};
   for (int seed = 1; seed <= SeedsOfSweep(60); ++seed) {
-    Check({.story = "late", .seed = static_cast<uint64_t>(seed)}, &seen);
+    CheckCase({.story = "late", .seed = static_cast<uint64_t>(seed)}, &seen);
   }
   EXPECT_GT(seen.disturbed, 0);
 }
 
 TEST(SaveFaultTest, AJobThatLostTheRunChangesNothingAnyMore) {
-  Seen seen;
+  SimTally seen{.new_step_max = 200};
   for (int seed = 1; seed <= SeedsOfSweep(6); ++seed) {
     SimCase c{.story = "takeover", .seed = static_cast<uint64_t>(seed)};
-    for (c.after = 0; c.after <= 26; ++c.after) Check(c, &seen);
+    for (c.after = 0; c.after <= 26; ++c.after) CheckCase(c, &seen);
   }
   EXPECT_GT(seen.disturbed, 0);
   EXPECT_TRUE(seen.old_one);

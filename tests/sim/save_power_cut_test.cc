@@ -21,27 +21,12 @@ int64_t OpsOf(SimCase c) {
   return verdict.ops;
 }
 
-struct Seen {
-  int64_t cases = 0;
-  bool old_one = false;
-  bool new_one = false;
-};
-
-void Check(const SimCase& c, int64_t old_step, Seen* seen) {
-  const SimVerdict verdict = RunCase(c);
-  EXPECT_TRUE(verdict.status.ok()) << "replay: " << Replay(c) << "\n"
-                                   << verdict.status;
-  ++seen->cases;
-  seen->old_one |= verdict.found == old_step;
-  seen->new_one |= verdict.found > old_step;
-}
-
 TEST(SavePowerCutTest, EveryCutLeavesOneWholeCheckpoint) {
-  Seen seen;
+  SimTally seen;
   for (int seed = 1; seed <= SeedsOfSweep(12); ++seed) {
     SimCase c{.story = "cut", .seed = static_cast<uint64_t>(seed)};
     const int64_t ops = OpsOf(c);
-    for (c.after = 0; c.after <= ops; ++c.after) Check(c, 100, &seen);
+    for (c.after = 0; c.after <= ops; ++c.after) CheckCase(c, &seen, 100);
   }
   // Unless both outcomes occurred, the sweep never crossed the commit point.
   EXPECT_TRUE(seen.old_one);
@@ -50,7 +35,7 @@ TEST(SavePowerCutTest, EveryCutLeavesOneWholeCheckpoint) {
 }
 
 TEST(SavePowerCutTest, CutsDuringTheRestartLoseNothingEither) {
-  Seen seen;
+  SimTally seen;
   for (int seed = 1; seed <= SeedsOfSweep(2); ++seed) {
     SimCase c{.story = "recovery", .seed = static_cast<uint64_t>(seed)};
     SimCase first{.story = "cut", .seed = c.seed};
@@ -58,7 +43,7 @@ TEST(SavePowerCutTest, CutsDuringTheRestartLoseNothingEither) {
     for (c.first_cut = seed % 9; c.first_cut <= first_ops; c.first_cut += 9) {
       const int64_t ops = OpsOf(c);
       for (c.after = seed % 3; c.after <= ops; c.after += 3) {
-        Check(c, 200, &seen);
+        CheckCase(c, &seen, 200);
       }
     }
   }
@@ -67,14 +52,14 @@ TEST(SavePowerCutTest, CutsDuringTheRestartLoseNothingEither) {
 }
 
 TEST(SavePowerCutTest, KeepingMoreThanOneIsAsSafe) {
-  Seen seen;
+  SimTally seen;
   for (int seed = 1; seed <= SeedsOfSweep(2); ++seed) {
     SimCase c{.story = "cut",
               .seed = static_cast<uint64_t>(seed),
               .ranks = 4,
               .keep_last = 2};
     const int64_t ops = OpsOf(c);
-    for (c.after = 0; c.after <= ops; ++c.after) Check(c, 100, &seen);
+    for (c.after = 0; c.after <= ops; ++c.after) CheckCase(c, &seen, 100);
   }
   EXPECT_TRUE(seen.old_one);
   EXPECT_TRUE(seen.new_one);

@@ -9,6 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "ckpt/session/save_messages.h"
+#include "gtest/gtest.h"
 
 namespace holdfast::tests {
 
@@ -465,6 +466,17 @@ absl::StatusOr<SimCase> ParseCase(const std::vector<std::string>& arguments) {
     }
   }
   return c;
+}
+
+void CheckCase(const SimCase& sim_case, SimTally* tally, int64_t old_step) {
+  const SimVerdict verdict = RunCase(sim_case);
+  EXPECT_TRUE(verdict.status.ok()) << "replay: " << Replay(sim_case) << "\n"
+                                   << verdict.status;
+  ++tally->cases;
+  tally->disturbed += verdict.disturbed;
+  tally->old_one |= verdict.found == old_step;
+  tally->new_one |=
+      verdict.found > old_step && verdict.found <= tally->new_step_max;
 }
 
 int SeedsOfSweep(int in_ci) {

@@ -13,6 +13,7 @@
 #define HOLDFAST_TESTS_SUPPORT_SIM_CASES_H_
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -82,6 +83,22 @@ SimVerdict RunCase(const SimCase& sim_case);
 std::string Replay(const SimCase& sim_case);
 // From those arguments.
 absl::StatusOr<SimCase> ParseCase(const std::vector<std::string>& arguments);
+
+// What a sweep has crossed. Unless both steps were found by the last job, it
+// never crossed the commit.
+struct SimTally {
+  // Newer than that is not what the disturbed save would have left.
+  int64_t new_step_max = std::numeric_limits<int64_t>::max();
+  int64_t cases = 0;
+  int disturbed = 0;
+  bool old_one = false;
+  bool new_one = false;
+};
+
+// Runs a case and counts it; a broken rule fails the test and says how to
+// replay it. `old_step`: what there is to find when the disturbed save is lost.
+void CheckCase(const SimCase& sim_case, SimTally* tally,
+               int64_t old_step = 100);
 
 // Seeds of a sweep: `in_ci`, or what HOLDFAST_SIM_SEEDS says.
 int SeedsOfSweep(int in_ci);
