@@ -360,4 +360,21 @@ absl::StatusOr<RawDevice> MeasureRawDevice(const std::string& dir) {
   return RawDevice{speed.write_bytes_per_s, speed.read_bytes_per_s};
 }
 
+std::string_view NameOf(SaveReport::Outcome outcome) {
+  using Outcome = SaveReport::Outcome;
+  switch (outcome) {
+    case Outcome::kCommitted:
+      return "committed";
+    case Outcome::kAborted:
+      return "aborted";
+    case Outcome::kFailed:
+      return "failed";
+    case Outcome::kUnknown:
+      return "unknown";
+    case Outcome::kSkipped:
+      return "skipped";
+  }
+  return "?";
+}
+
 }  // namespace holdfast::ckpt

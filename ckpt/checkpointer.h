@@ -28,6 +28,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -204,6 +205,9 @@ struct SaveReport {
   double fence_copy_ms = 0;       // and copies
   double thread_cpu_seconds = 0;  // of the checkpoint thread, for this save
 };
+
+// "committed", "aborted", "failed", "unknown", "skipped"
+std::string_view NameOf(SaveReport::Outcome outcome);
 
 struct SaveCounters {
   int64_t committed = 0;

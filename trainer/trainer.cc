@@ -177,24 +177,9 @@ void Loop::CollectSave(std::optional<ckpt::SaveReport> report) {
     HF_LOG_WARNING("step %d: not saved as %s: %s", report->step, name,
                    std::string(report->status.message()));
   }
-  const auto outcome = [&]() -> const char* {
-    switch (report->outcome) {
-      case Outcome::kCommitted:
-        return "committed";
-      case Outcome::kAborted:
-        return "aborted";
-      case Outcome::kFailed:
-        return "failed";
-      case Outcome::kUnknown:
-        return "unknown";
-      case Outcome::kSkipped:
-        return "skipped";
-    }
-    return "unknown";
-  }();
   Journal("save", {{"step", report->step},
                    {"checkpoint", name},
-                   {"outcome", outcome},
+                   {"outcome", std::string(ckpt::NameOf(report->outcome))},
                    {"status", std::string(report->status.message())},
                    {"bytes_total", static_cast<int64_t>(report->bytes_total)},
                    {"seconds", report->seconds},

@@ -63,23 +63,6 @@ struct Options {
 // What the trainer's save policy does as well.
 constexpr int kFailuresMax = 3;
 
-std::string_view NameOf(ckpt::SaveReport::Outcome outcome) {
-  using Outcome = ckpt::SaveReport::Outcome;
-  switch (outcome) {
-    case Outcome::kCommitted:
-      return "committed";
-    case Outcome::kAborted:
-      return "aborted";
-    case Outcome::kFailed:
-      return "failed";
-    case Outcome::kUnknown:
-      return "unknown";
-    case Outcome::kSkipped:
-      return "skipped";
-  }
-  return "?";
-}
-
 // One line of the told file. It is on another file system than the run.
 class Teller {
  public:
