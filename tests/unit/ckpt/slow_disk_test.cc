@@ -113,7 +113,11 @@ TEST(SlowDiskTest, WithTimeEnoughTheSaveIsWhole) {
     EXPECT_EQ(party.Compare(3), "");
     const SaveReport report = Finish(checkpointer);
     EXPECT_TRUE(report.status.ok()) << report.status;
-    EXPECT_GT(report.bytes_copied, 0u);
+    // The step met units that were not written: it copied those not submitted,
+    // and waited for those that were. A writer that submits the next one each
+    // time before the step gets there leaves nothing to copy.
+    EXPECT_TRUE(report.bytes_copied > 0 || report.fence_wait_ms > 30)
+        << report.bytes_copied << " bytes, " << report.fence_wait_ms << " ms";
     EXPECT_TRUE(checkpointer.Close().ok());
   });
   options.fault_spec = "";
