@@ -44,8 +44,8 @@ namespace holdfast::ckpt {
 struct CheckpointerOptions {
   std::string run_dir;  // an existing directory
 
-  // Retention: the newest `keep_last` (at least 1) committed checkpoints stay,
-  // and those whose step is a multiple of `keep_every` (0: none).
+  // Retention: the newest `keep_last` (at least 1; kKeepAll) committed ones
+  // stay, and those whose step is a multiple of `keep_every` (0: none).
   int keep_last = 3;
   int64_t keep_every = 0;
   // One that is at least so many seconds old stays too (and the one that will
@@ -112,6 +112,9 @@ struct LoadRequest {
     kNever,     // start fresh, whatever is there
     kRequired,  // kNotFound rather than start fresh
     kStep,      // the newest at or below `step`; what is newer is superseded
+    kClaim,     // as kAuto, but nothing is loaded and nothing compared: the
+                // regions stay, and the next save goes on from that checkpoint.
+                // Any items; `validate` is not asked, init_from must be ""
   };
   Resume resume = Resume::kAuto;
   int64_t step = 0;
@@ -147,6 +150,7 @@ struct SteppedOver {
 struct LoadReport {
   bool loaded = false;     // false: fresh, the regions are untouched
   bool from_init = false;  // loaded by init_from, not from this run
+  bool claimed = false;    // `id` and `step` are the run's newest, by kClaim
   CheckpointId id;
   int64_t step = 0;
   std::map<std::string, std::string> attributes;

@@ -63,6 +63,8 @@ ResumeMode ModeOf(LoadRequest::Resume resume) {
       return ResumeMode::kRequired;
     case LoadRequest::Resume::kStep:
       return ResumeMode::kStep;
+    case LoadRequest::Resume::kClaim:
+      return ResumeMode::kClaim;
   }
   return ResumeMode::kAuto;
 }
@@ -323,7 +325,13 @@ void CkptThread::ReportLoad(const OwnerResult& result) {
     report.step = result.loaded->id.step;
     report.attributes = result.loaded->attributes;
     report.layout_from = result.loaded->layout;
-    if (!report.from_init) box_->counters.last_durable_step = report.step;
+  } else if (result.claimed.has_value()) {
+    report.claimed = true;
+    report.id = *result.claimed;
+    report.step = result.claimed->step;
+  }
+  if (report.claimed || (report.loaded && !report.from_init)) {
+    box_->counters.last_durable_step = report.step;
   }
   for (const SupersededCheckpoint& over : result.stepped_over) {
     report.stepped_over.push_back({over.checkpoint.id, over.reason});

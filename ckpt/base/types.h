@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <string>
 
 namespace holdfast::ckpt {
@@ -12,6 +13,9 @@ namespace holdfast::ckpt {
 // A process of the job, 0 to world - 1.
 enum class Rank : int32_t {};
 constexpr int Index(Rank rank) { return static_cast<int>(rank); }
+
+// keep_last of a run whose checkpoints are removed by its user alone.
+inline constexpr int kKeepAll = std::numeric_limits<int>::max();
 
 // The run's identity, drawn once when the run directory is made.
 using RunId = std::array<uint8_t, 16>;

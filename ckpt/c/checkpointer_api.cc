@@ -89,6 +89,8 @@ absl::StatusOr<LoadRequest::Resume> ResumeOf(int32_t number) {
       return LoadRequest::Resume::kRequired;
     case HF_CKPT_RESUME_STEP:
       return LoadRequest::Resume::kStep;
+    case HF_CKPT_RESUME_CLAIM:
+      return LoadRequest::Resume::kClaim;
     default:
       return absl::InvalidArgumentError(
           absl::StrFormat("loading: there is no way %d to resume", number));
@@ -116,6 +118,12 @@ absl::StatusOr<LoadRequest> RequestOf(const hf_ckpt_load_request* given) {
   HF_ASSIGN_OR_RETURN(request.resume, ResumeOf(taken.resume));
   request.step = taken.step;
   if (taken.init_from != nullptr) request.init_from = taken.init_from;
+  if (request.resume == LoadRequest::Resume::kClaim &&
+      !request.init_from.empty()) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "loading: HF_CKPT_RESUME_CLAIM loads nothing, and init_from is '%s'",
+        request.init_from));
+  }
   request.init_weights_only = taken.init_weights_only != 0;
   if (taken.fingerprint != nullptr) request.fingerprint = taken.fingerprint;
   if (taken.committed_proof != nullptr) {
@@ -131,7 +139,7 @@ absl::StatusOr<LoadRequest> RequestOf(const hf_ckpt_load_request* given) {
 }
 
 void Keep(const LoadReport& report, hf_ckpt* ckpt) {
-  ckpt->loaded_id = report.loaded ? ToString(report.id) : "";
+  ckpt->loaded_id = report.loaded || report.claimed ? ToString(report.id) : "";
   ckpt->run_id = holdfast::ckpt::ToHex(report.run_id);
   ckpt->stepped_over.clear();
   for (const holdfast::ckpt::SteppedOver& over : report.stepped_over) {

@@ -20,8 +20,9 @@
 // stay until its next call, or until what their comment says.
 //
 // Threads. Different handles are independent. One handle is used by one thread
-// at a time; of a checkpointer, all calls from open to close are made by one
-// thread, the step thread. The library runs a thread of its own beside it.
+// at a time; of a checkpointer, that is called the step thread, and another one
+// may take over once the first has come back and that is known to it (a lock, a
+// join). The library runs a thread of its own beside it.
 //
 // Stability. Functions and constants are added, not changed. Structs start with
 // their size, which the caller sets (the *_INIT macros do), so that a program
@@ -45,7 +46,7 @@ extern "C" {
 #endif
 
 // Grows when something is added here.
-#define HF_CKPT_API_VERSION 1
+#define HF_CKPT_API_VERSION 2
 
 // HF_CKPT_API_VERSION of the library that is loaded, and "0.1.0".
 HF_CKPT_API uint32_t hf_ckpt_api_version(void);
@@ -108,7 +109,8 @@ HF_CKPT_API void hf_ckpt_dealloc(void* memory);
 // --- Options: names and values as text; what is not set has its default.
 //
 //   name                   default    unit, meaning
-//   keep_last              3          newest checkpoints that stay
+//   keep_last              3          newest checkpoints that stay; all: every
+//                                     one (version 2)
 //   keep_every             0          and those of steps that this divides
 //   keep_older_s           0          s; and one that is at least so old; 0:
 //                                     none
@@ -298,8 +300,12 @@ enum {
   HF_CKPT_RESUME_AUTO = 0,      // the newest; an empty run starts fresh
   HF_CKPT_RESUME_NEVER = 1,     // start fresh, whatever is there
   HF_CKPT_RESUME_REQUIRED = 2,  // HF_CKPT_NOT_FOUND rather than start fresh
-  HF_CKPT_RESUME_STEP = 3       // the newest at or below `step`; newer ones are
+  HF_CKPT_RESUME_STEP = 3,      // the newest at or below `step`; newer ones are
                                 // superseded
+  HF_CKPT_RESUME_CLAIM = 4      // load nothing: buffers stay as they are, and
+                                // what the run has stays and goes on. Its items
+                                // may be others than this job's. For a job that
+                                // reads by hf_ckpt_reader_open. Version 2
 };
 
 typedef struct hf_ckpt_load_request {
@@ -331,8 +337,8 @@ typedef struct hf_ckpt_load_request {
 
 typedef struct hf_ckpt_load_report {
   uint64_t struct_bytes;
-  int64_t step;             // of what was loaded
-  int32_t loaded;           // 0: fresh, memory is untouched
+  int64_t step;             // of what was loaded, or claimed
+  int32_t loaded;           // 0: fresh or claimed, memory is untouched
   int32_t from_init;        // loaded by init_from
   uint64_t bytes_read;      // by this rank, from files
   uint64_t bytes_received;  // from ranks that had read them for this one too
@@ -344,7 +350,8 @@ typedef struct hf_ckpt_load_report {
   double raw_share;             // of raw_read_bytes_per_s; 0: unknown
   uint32_t incarnation;         // this job's number in the run
   uint32_t stepped_over;        // newer checkpoints that were not used
-  const char* id;               // "step-000000120.i0003.a01"; "" when fresh
+  const char* id;               // "step-000000120.i0003.a01"; "" when there is
+                                // no checkpoint
   const char* run_id;           // 32 hexadecimal digits
   const char* layout_from;      // "tp2-pp2-dp2"; "" when fresh
   // Which were not used and why, a line each; "" for none.

@@ -100,6 +100,10 @@ absl::Status Set(std::string_view name, std::string_view value, Place place) {
 
 absl::Status SetOption(std::string_view name, std::string_view value,
                        COptions* options) {
+  if (name == "keep_last" && value == "all") {
+    options->checkpointer.keep_last = kKeepAll;
+    return absl::OkStatus();
+  }
   std::vector<const char*> names;
   for (const auto& [known, place] : PlacesIn(options)) {
     if (name == known) return Set(name, value, place);

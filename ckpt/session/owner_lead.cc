@@ -116,6 +116,11 @@ Task<absl::StatusOr<ChoiceMessage>> OwnerSession::State::MakeChoice(
   message.incarnation = result.incarnation;
   message.round = round;
   message.share = share;
+  if (options.resume == ResumeMode::kClaim) {
+    // Nothing to load, only to know.
+    if (at) message.dir = catalog.entries[catalog.line[*at]].dir;
+    co_return message;
+  }
   if (at) {
     message.source = ChoiceMessage::Source::kRun;
     message.dir = catalog.entries[catalog.line[*at]].dir;

@@ -3,6 +3,8 @@
 #include "ckpt/session/owner_session.h"
 
 #include <algorithm>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -36,6 +38,15 @@ uint64_t BytesStored(const Manifest& manifest, size_t taken) {
     }
   }
   return bytes;
+}
+
+// The checkpoint that a claim goes on from, which a choice names by its place.
+std::optional<CheckpointId> ClaimedBy(const ChoiceMessage& choice) {
+  const size_t slash = choice.dir.rfind('/');
+  const auto parsed = ParseCheckpointDir(
+      slash == std::string::npos ? choice.dir : choice.dir.substr(slash + 1));
+  if (!parsed.has_value()) return std::nullopt;
+  return parsed->id;
 }
 
 }  // namespace
@@ -246,7 +257,10 @@ Task<ReportMessage> OwnerSession::State::Load(const ChoiceMessage* choice) {
     report.status = co_await SeeTheRun(choice->run_id);
     if (!report.status.ok()) co_return report;
   }
-  if (choice->source == ChoiceMessage::Source::kFresh) co_return report;
+  if (choice->source == ChoiceMessage::Source::kFresh) {
+    result.claimed = ClaimedBy(*choice);
+    co_return report;
+  }
   if (choice->source == ChoiceMessage::Source::kInit && !init_io) {
     report.status = absl::FailedPreconditionError(
         "rank 0 takes its state from --init-from, this rank was given none");

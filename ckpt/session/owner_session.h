@@ -57,6 +57,7 @@ enum class ResumeMode {
   kNever,     // fresh; what is there is listed as superseded
   kRequired,  // kNotFound rather than fresh
   kStep,      // a rewind: the newest on the line at or below `resume_step`
+  kClaim,     // the line as it is goes on; nothing is loaded
 };
 
 struct OwnerOptions {
@@ -133,6 +134,7 @@ struct OwnerResult {
   RunId run_id{};
   uint32_t incarnation = 0;
   std::optional<LoadedCheckpoint> loaded;
+  std::optional<CheckpointId> claimed;  // kClaim: the newest, if there is one
   std::vector<SupersededCheckpoint> stepped_over;  // by this start
   std::vector<std::string> notes;  // loud lines for people, rank 0
   uint64_t bytes_wanted = 0;       // by this rank

@@ -37,7 +37,8 @@ void RankHost::Claim(const JobLayout* layout, const LoadTarget* target,
                      OwnerOptions options) {
   HF_CHECK(owner_ == nullptr, "a job claims its run once");
   options.plans = plans_;
-  options.keep_last = keep_last_;
+  // Whoever keeps all makes room by hand: the next save must fit.
+  options.keep_last = keep_last_ == kKeepAll ? 1 : keep_last_;
   owner_ = std::make_unique<OwnerSession>(WithSpace(env_, kOwnerSpace), layout,
                                           target, std::move(options));
 }
@@ -98,6 +99,8 @@ void RankHost::PollSessions() {
         std::optional<CheckpointId> parent;
         if (result.loaded.has_value() && !result.loaded->from_init) {
           parent = result.loaded->id;
+        } else if (result.claimed.has_value()) {
+          parent = result.claimed;
         }
         RunLedger ledger;
         ledger.run_id = result.run_id;

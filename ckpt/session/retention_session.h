@@ -37,7 +37,7 @@
 namespace holdfast::ckpt {
 
 struct RetentionPolicy {
-  int keep_last = 3;       // at least 1
+  int keep_last = 3;       // at least 1; kKeepAll
   int64_t keep_every = 0;  // 0: none
   // Keeps the newest that is at least so old, for what is noticed late, and the
   // oldest younger one, which takes its place in time: without it the next one

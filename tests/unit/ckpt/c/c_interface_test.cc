@@ -362,5 +362,107 @@ TEST(CInterfaceTest, SavesTheStateAtBeginSaveWhileTheNextStepRuns) {
   }
 }
 
+std::vector<int64_t> StepsOf(const std::string& run, int32_t state) {
+  hf_ckpt_list* list = nullptr;
+  EXPECT_OK(hf_ckpt_list_open(run.c_str(), &list));
+  std::vector<int64_t> steps;
+  for (uint64_t i = 0; i < hf_ckpt_list_size(list); ++i) {
+    hf_ckpt_list_entry entry = HF_CKPT_LIST_ENTRY_INIT;
+    EXPECT_OK(hf_ckpt_list_get(list, i, &entry));
+    if (entry.state == state) steps.push_back(entry.step);
+  }
+  hf_ckpt_list_free(list);
+  return steps;
+}
+
+// One rank whose only item is an array of bytes, as no other job here has it.
+class BytesJob {
+ public:
+  BytesJob(const std::string& run, const char* keep_last) {
+    hf_ckpt_group* group = nullptr;
+    EXPECT_OK(hf_ckpt_group_single(&group));
+    hf_ckpt_options* options = nullptr;
+    EXPECT_OK(hf_ckpt_options_new(&options));
+    EXPECT_OK(hf_ckpt_options_set(options, "keep_last", keep_last));
+    EXPECT_OK(hf_ckpt_new(run.c_str(), group, options, &ckpt));
+    hf_ckpt_options_free(options);
+    const int64_t bytes = sizeof(memory);
+    const int64_t zero = 0;
+    uint32_t item = 0;
+    EXPECT_OK(
+        hf_ckpt_add_item(ckpt, "blob", "bytes", HF_CKPT_U8, 1, &bytes, &item));
+    EXPECT_OK(hf_ckpt_add_buffer(ckpt, item, &zero, &bytes, memory, bytes,
+                                 HF_CKPT_STAGED, nullptr));
+    EXPECT_OK(hf_ckpt_open(ckpt));
+  }
+  ~BytesJob() { hf_ckpt_free(ckpt); }
+
+  hf_ckpt* ckpt = nullptr;
+  uint8_t memory[100] = {};
+};
+
+TEST(CInterfaceTest, AClaimLoadsNothingAndGoesOnFromWhatIsThere) {
+  TempDir dir;
+  SaveOn(dir.path(), ThreadGroups(2), Cut::kRows, true, 7);
+  BytesJob job(dir.path(), "3");
+  std::memset(job.memory, 42, sizeof(job.memory));
+  hf_ckpt_load_request request = HF_CKPT_LOAD_REQUEST_INIT;
+  request.resume = HF_CKPT_RESUME_CLAIM;
+  hf_ckpt_load_report report = HF_CKPT_LOAD_REPORT_INIT;
+  ASSERT_OK(hf_ckpt_load(job.ckpt, &request, &report));
+  EXPECT_EQ(report.loaded, 0);
+  EXPECT_EQ(report.step, 7);
+  EXPECT_THAT(report.id, StrEq("step-000000007.i0001.a01"));
+  EXPECT_EQ(report.stepped_over, 0u);
+  EXPECT_EQ(job.memory[50], 42);
+  hf_ckpt_counters counters = HF_CKPT_COUNTERS_INIT;
+  EXPECT_OK(hf_ckpt_get_counters(job.ckpt, &counters));
+  EXPECT_EQ(counters.last_durable_step, 7);
+  ASSERT_OK(hf_ckpt_begin_save(job.ckpt, 9, nullptr, 0));
+  hf_ckpt_save_report saved = HF_CKPT_SAVE_REPORT_INIT;
+  int32_t ready = 0;
+  ASSERT_OK(hf_ckpt_wait_save(job.ckpt, -1, &saved, &ready));
+  ASSERT_EQ(saved.outcome, HF_CKPT_COMMITTED) << saved.message;
+  EXPECT_OK(hf_ckpt_close(job.ckpt));
+  EXPECT_THAT(StepsOf(dir.path(), HF_CKPT_STATE_COMMITTED),
+              testing::ElementsAre(9, 7));
+  EXPECT_THAT(StepsOf(dir.path(), HF_CKPT_STATE_SUPERSEDED),
+              testing::IsEmpty());
+}
+
+TEST(CInterfaceTest, AnEmptyRunIsClaimedToo) {
+  TempDir dir;
+  BytesJob job(dir.path(), "3");
+  hf_ckpt_load_request request = HF_CKPT_LOAD_REQUEST_INIT;
+  request.resume = HF_CKPT_RESUME_CLAIM;
+  request.init_from = "elsewhere";
+  EXPECT_EQ(hf_ckpt_load(job.ckpt, &request, nullptr),
+            HF_CKPT_INVALID_ARGUMENT);
+  EXPECT_THAT(hf_ckpt_last_error(), HasSubstr("'elsewhere'"));
+  request.init_from = nullptr;
+  hf_ckpt_load_report report = HF_CKPT_LOAD_REPORT_INIT;
+  ASSERT_OK(hf_ckpt_load(job.ckpt, &request, &report));
+  EXPECT_EQ(report.loaded, 0);
+  EXPECT_THAT(report.id, StrEq(""));
+}
+
+TEST(CInterfaceTest, WhoKeepsAllKeepsAll) {
+  for (const char* keep : {"1", "all"}) {
+    TempDir dir;
+    BytesJob job(dir.path(), keep);
+    ASSERT_OK(hf_ckpt_load(job.ckpt, nullptr, nullptr));
+    for (int64_t step = 1; step <= 5; ++step) {
+      ASSERT_OK(hf_ckpt_begin_save(job.ckpt, step, nullptr, 0));
+      hf_ckpt_save_report saved = HF_CKPT_SAVE_REPORT_INIT;
+      int32_t ready = 0;
+      ASSERT_OK(hf_ckpt_wait_save(job.ckpt, -1, &saved, &ready));
+      ASSERT_EQ(saved.outcome, HF_CKPT_COMMITTED) << saved.message;
+    }
+    EXPECT_OK(hf_ckpt_close(job.ckpt));
+    EXPECT_EQ(StepsOf(dir.path(), HF_CKPT_STATE_COMMITTED).size(),
+              keep[0] == '1' ? 1u : 5u);
+  }
+}
+
 }  // namespace
 }  // namespace holdfast::ckpt

@@ -157,6 +157,7 @@ TEST(COptionsTest, NamesAndValuesAreChecked) {
   hf_ckpt_options* options = nullptr;
   ASSERT_OK(hf_ckpt_options_new(&options));
   EXPECT_OK(hf_ckpt_options_set(options, "keep_last", "5"));
+  EXPECT_OK(hf_ckpt_options_set(options, "keep_last", "all"));
   EXPECT_OK(hf_ckpt_options_set(options, "direct_io", "false"));
   EXPECT_OK(hf_ckpt_options_set(options, "raw_write_bytes_per_s", "2.5e9"));
   EXPECT_REFUSED(hf_ckpt_options_set(options, "keep_first", "5"),

@@ -93,6 +93,25 @@ TEST_F(OwnerSessionTest, ARewindTakesAllRanksBackAndIsRecorded) {
   EXPECT_EQ(NameOf(Look().Find(k300)->state), "superseded");
 }
 
+TEST_F(OwnerSessionTest, AClaimTakesTheRunAsItIsAndLoadsNothing) {
+  StartWorld::Options options;
+  options.owner.resume = ResumeMode::kClaim;
+  const auto world = Start(options);
+  for (int r = 0; r < world->world(); ++r) {
+    EXPECT_TRUE(world->result(r).status.ok()) << world->result(r).status;
+    EXPECT_FALSE(world->result(r).loaded);
+    EXPECT_EQ(world->result(r).claimed, k300);
+    EXPECT_EQ(world->result(r).bytes_read, 0);
+    EXPECT_TRUE(world->result(r).stepped_over.empty());
+  }
+  EXPECT_EQ(world->result(0).seal.line.size(), 3);
+  EXPECT_EQ(world->result(0).seal.head, k300);
+  EXPECT_TRUE(world->result(0).seal.superseded.empty());
+  EXPECT_EQ(Look().newest()->id, k300);
+  // What it claimed is loaded by the next.
+  EXPECT_EQ(Start()->LoadedBy(300), "");
+}
+
 TEST_F(OwnerSessionTest, NeverStartsFreshAndOffersNothingOfThePastAgain) {
   StartWorld::Options options;
   options.owner.resume = ResumeMode::kNever;
