@@ -31,7 +31,7 @@ namespace holdfast::ckpt {
 struct CheckpointSourceOptions {
   int readers = 1;
   uint32_t queue_depth = 16;  // reads in flight, of each reader
-  UnitReaderOptions read;
+  UnitReaderOptions read = {};
   // Units that are kept for a later call.
   uint64_t kept_bytes_max = uint64_t{64} << 20;
 };
