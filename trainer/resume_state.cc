@@ -49,7 +49,7 @@ class Reader {
 }  // namespace
 
 std::map<std::string, std::string> ToAttributes(const ResumeState& state) {
-  return {
+  std::map<std::string, std::string> attributes = {
       {"step", absl::StrFormat("%d", state.step)},
       {"tokens", absl::StrFormat("%d", state.tokens)},
       {"skipped_steps", absl::StrFormat("%d", state.skipped_steps)},
@@ -59,6 +59,10 @@ std::map<std::string, std::string> ToAttributes(const ResumeState& state) {
       {".config", state.config},
       {".numerics", state.numerics_fingerprint},
   };
+  if (!state.imported_from.empty()) {
+    attributes[".imported_from"] = state.imported_from;
+  }
+  return attributes;
 }
 
 absl::StatusOr<ResumeState> FromAttributes(
@@ -77,20 +81,35 @@ absl::StatusOr<ResumeState> FromAttributes(
   HF_ASSIGN_OR_RETURN(state.seed, reader.Number<uint64_t>("seed"));
   HF_ASSIGN_OR_RETURN(state.config, reader.Text(".config"));
   HF_ASSIGN_OR_RETURN(state.numerics_fingerprint, reader.Text(".numerics"));
+  const auto imported = attributes.find(".imported_from");
+  if (imported != attributes.end()) state.imported_from = imported->second;
   return state;
+}
+
+absl::StatusOr<Config> SavedConfig(const ResumeState& saved) {
+  // Keys that have no default and that an imported state has not.
+  std::vector<std::string> sets;
+  if (!saved.imported_from.empty()) {
+    sets = {"batch.global_seqs=1", "train.steps=1", "data.paths=[]"};
+  }
+  absl::StatusOr<Config> config =
+      ParseConfig(saved.config, "the checkpoint's configuration", sets);
+  if (config.ok()) return config;
+  return absl::FailedPreconditionError(std::string(config.status().message()));
 }
 
 absl::StatusOr<std::vector<ConfigDifference>> CompareForResume(
     const ResumeState& saved, const Config& now,
     const std::string& data_fingerprint_now,
     const std::string& numerics_fingerprint_now) {
-  absl::StatusOr<Config> config =
-      ParseConfig(saved.config, "the checkpoint's configuration", {});
-  if (!config.ok()) {
-    return absl::FailedPreconditionError(
-        std::string(config.status().message()));
+  HF_ASSIGN_OR_RETURN(const Config config, SavedConfig(saved));
+  std::vector<ConfigDifference> differences = CompareForResume(config, now);
+  if (!saved.imported_from.empty()) {
+    std::erase_if(differences, [](const ConfigDifference& difference) {
+      return difference.group != "model" || difference.name == "model.seq_len";
+    });
+    return differences;
   }
-  std::vector<ConfigDifference> differences = CompareForResume(*config, now);
   if (saved.data_fingerprint != data_fingerprint_now) {
     differences.push_back({.group = "data",
                            .name = "data.fingerprint",

@@ -32,6 +32,10 @@ struct ResumeState {
   std::string data_fingerprint;
   std::string numerics_fingerprint;
   std::string config;  // canonical text of the resolved configuration
+  // Where a conversion from another program's files took the state from; empty
+  // for what a run saved. Such a state has `model.*` in its configuration and
+  // nothing else, and has seen no data that we know of.
+  std::string imported_from = {};
 };
 
 std::map<std::string, std::string> ToAttributes(const ResumeState& state);
@@ -40,9 +44,14 @@ std::map<std::string, std::string> ToAttributes(const ResumeState& state);
 absl::StatusOr<ResumeState> FromAttributes(
     const std::map<std::string, std::string>& attributes);
 
+// The configuration that a checkpoint has; of an imported one only `model`
+// means anything. kFailedPrecondition: it is not one.
+absl::StatusOr<Config> SavedConfig(const ResumeState& saved);
+
 // What differs between a checkpoint and this start in ways that change what is
 // computed: configuration, data files, numerics. In the terms of
-// --accept-change=NAME.
+// --accept-change=NAME. Of an imported state only the model is compared, but
+// for seq_len, on which no weight depends.
 absl::StatusOr<std::vector<ConfigDifference>> CompareForResume(
     const ResumeState& saved, const Config& now,
     const std::string& data_fingerprint_now,

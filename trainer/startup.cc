@@ -305,6 +305,7 @@ absl::Status SetState(TrainRun& run, const std::string& data_fingerprint,
   run.state.data_fingerprint = data_fingerprint;
   run.state.numerics_fingerprint = numerics_fingerprint;
   run.state.config = CanonicalText(run.config);
+  run.state.imported_from.clear();  // from here on it is this run's
   if (run.load.loaded && !continues) AdoptWeights(run.runner->state());
   if (run.load.loaded) return run.runner->RefreshWeights();
   return run.runner->Initialise(run.config.train.seed);

@@ -3,7 +3,7 @@
 // main.cc fills the structs from the command line and is the only file that
 // knows how options are spelled. Results go to stdout, messages to stderr; each
 // returns an exit code (trainer/fault/exit_codes.h). None of them writes
-// anything.
+// into a run or a checkpoint that is there.
 
 #ifndef HOLDFAST_TOOLS_CKPTCTL_COMMANDS_H_
 #define HOLDFAST_TOOLS_CKPTCTL_COMMANDS_H_
@@ -47,6 +47,31 @@ struct DiffOptions {
   uint64_t batch_bytes = uint64_t{32} << 20;  // of each side in memory
 };
 int RunDiff(const DiffOptions& options);
+
+// `format`: a row of tools/convert/formats.h.
+struct ImportOptions {
+  std::string format;
+  std::string from;
+  std::string out;
+  int tp = 1, pp = 1, dp = 1;
+  std::vector<int> stages;       // layers of each; empty: even
+  std::string compute = "bf16";  // or "f32"
+  std::string codec = "none";    // or "zstd"
+  int codec_level = 0;
+  uint64_t memory_limit_bytes = uint64_t{1} << 30;
+  bool json = false;
+};
+int RunImport(const ImportOptions& options);
+
+struct ExportOptions {
+  std::string checkpoint;
+  std::string format;
+  std::string out;
+  std::string dtype;  // empty: what the format prefers
+  uint64_t shard_bytes_max = 5'000'000'000;
+  bool json = false;
+};
+int RunExport(const ExportOptions& options);
 
 }  // namespace holdfast::tools
 

@@ -12,6 +12,7 @@
 #include "tools/ckptctl/commands.h"
 #include "tools/common/command_line.h"
 #include "tools/common/text.h"
+#include "tools/convert/formats.h"
 
 namespace holdfast::tools {
 namespace {
@@ -20,7 +21,7 @@ constexpr char kFooter[] =
     "CHECKPOINT is RUN (its newest), RUN@STEP, RUN@step-000000120.i0003.a01, "
     "or a\ncheckpoint's own directory, wherever it was copied to.\n"
     "\n"
-    "No command writes into a run or a checkpoint.\n"
+    "No command writes into a run or a checkpoint that is there.\n"
     "\n"
     "Exit: 0 fine, 1 diff found a difference, 64 bad usage, 65 damaged data,\n"
     "66 no checkpoint, 70 our own bug, 74 I/O error, 78 a newer format or "
@@ -29,7 +30,9 @@ constexpr char kFooter[] =
     "Examples:\n"
     "  ckptctl ls /scratch/run7\n"
     "  ckptctl verify /scratch/run7@1200 --hash\n"
-    "  ckptctl diff /scratch/run7 /scratch/run8@1200";
+    "  ckptctl diff /scratch/run7 /scratch/run8@1200\n"
+    "  ckptctl export /scratch/run7@1200 --to hf --dtype bf16 --out "
+    "/models/run7";
 
 void AddReaders(CLI::App* parser, int& readers) {
   parser->add_option("--readers", readers, "reads in flight [default: 8]")
@@ -104,13 +107,75 @@ Command AddDiff(CLI::App& app) {
   return MakeCommand(parser, options, &RunDiff);
 }
 
+// Sizes as people write them.
+CLI::Option* AddBytes(CLI::App* parser, const char* name, uint64_t& bytes,
+                      const std::string& help) {
+  return parser
+      ->add_option_function<std::string>(
+          name,
+          [&bytes, name](const std::string& text) {
+            const auto parsed = ParseBytes(text);
+            if (!parsed.ok()) {
+              throw CLI::ValidationError(
+                  name, std::string(parsed.status().message()));
+            }
+            bytes = *parsed;
+          },
+          help)
+      ->type_name("BYTES");
+}
+
+std::vector<std::string> NamesOf(bool imports) {
+  std::vector<std::string> names;
+  for (const Format& format : Formats()) {
+    if (imports ? format.open != nullptr : format.write != nullptr) {
+      names.emplace_back(format.name);
+    }
+  }
+  return names;
+}
+
+CLI::Option* AddChoice(CLI::App* parser, const char* name, std::string& value,
+                       const std::vector<std::string>& choices,
+                       const std::string& help) {
+  return parser->add_option(name, value, help)
+      ->check(CLI::IsMember(choices).description(""))
+      ->type_name("NAME");
+}
+
+Command AddExport(CLI::App& app) {
+  auto options = std::make_shared<ExportOptions>();
+  CLI::App* parser = app.add_subcommand(
+      "export", "writes a checkpoint's state as the files of other programs");
+  parser->add_option("CHECKPOINT", options->checkpoint, "see ckptctl --help")
+      ->type_name("")
+      ->required();
+  AddChoice(parser, "--to", options->format, NamesOf(false),
+            "the format of OUT; see below")
+      ->required();
+  parser
+      ->add_option("--out", options->out,
+                   "what to make; must not exist, and appears whole or not at "
+                   "all")
+      ->type_name("PATH")
+      ->required();
+  AddChoice(parser, "--dtype", options->dtype, {"f32", "bf16", "f16"},
+            "of the tensors, where the format leaves a choice: f32 is the "
+            "masters, bf16 the weights of a run in bf16 [default: f32]");
+  AddBytes(parser, "--max-shard-size", options->shard_bytes_max,
+           "of a file, where the format has several [default: 5GB]");
+  AddJson(parser, options->json);
+  parser->footer("Formats of --to:\n" + ExportHelp());
+  return MakeCommand(parser, options, &RunExport);
+}
+
 int Main(int argc, char** argv) {
   // What storage is used and so on is of no interest here; warnings are.
   const absl::Status log =
       ckpt::InitLog(ckpt::LogLevel::kWarning, /*file=*/"", /*prefix=*/"");
   if (!log.ok()) return ReportFailure("ckptctl", log);
 
-  CLI::App app("ckptctl: looks at, checks and compares checkpoints.",
+  CLI::App app("ckptctl: looks at, checks, compares and moves checkpoints.",
                "ckptctl");
   app.footer(kFooter);
   return RunCommandLine(app,
@@ -119,6 +184,7 @@ int Main(int argc, char** argv) {
                             AddShow(app),
                             AddVerify(app),
                             AddDiff(app),
+                            AddExport(app),
                         },
                         argc, argv);
 }

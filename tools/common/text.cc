@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "trainer/fault/exit_codes.h"
 
@@ -48,6 +49,35 @@ std::string BytesText(double bytes) {
   }
   const int decimals = value < 9.995 ? 2 : value < 99.95 ? 1 : 0;
   return absl::StrFormat("%.*f %s", decimals, value, kUnits[unit]);
+}
+
+absl::StatusOr<uint64_t> ParseBytes(std::string_view text) {
+  const size_t digits =
+      std::min(text.find_first_not_of("0123456789."), text.size());
+  std::string unit(text.substr(digits));
+  double scale = 1;
+  if (!unit.empty() && unit != "B") {
+    constexpr std::string_view kPrefixes = "kMGT";
+    const size_t power = unit[0] == 'K' ? 0 : kPrefixes.find(unit[0]);
+    const std::string rest = unit.substr(1);
+    const bool binary = rest == "i" || rest == "iB";
+    if (power == std::string_view::npos ||
+        !(rest.empty() || rest == "B" || binary)) {
+      scale = 0;
+    }
+    for (size_t i = 0; i <= power && scale > 0; ++i) {
+      scale *= binary ? 1024 : 1000;
+    }
+  }
+  double number = 0;
+  if (scale == 0 ||
+      !absl::SimpleAtod(std::string(text.substr(0, digits)), &number) ||
+      !(number * scale <= 9.2e18)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "'%s' is no number of bytes; 4096, 256M, 5GB or 2GiB is expected",
+        std::string(text)));
+  }
+  return static_cast<uint64_t>(number * scale);
 }
 
 std::string CountText(uint64_t count) {

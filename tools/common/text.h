@@ -11,12 +11,17 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 
 namespace holdfast::tools {
 
 // "12 B", "1.50 kB", "12.3 MB", "1.37 GB", "7.00 TB": decimal units, three
 // digits.
 std::string BytesText(double bytes);
+
+// "4096", "256M", "5GB" and "1.5T" (decimal), "64KiB" and "2Gi" (binary).
+// kInvalidArgument: something else, or more than 63 bits.
+absl::StatusOr<uint64_t> ParseBytes(std::string_view text);
 
 // "1,234,567"
 std::string CountText(uint64_t count);

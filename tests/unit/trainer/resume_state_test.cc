@@ -100,5 +100,32 @@ TEST(ResumeStateTest, SeedModelDataAndNumericsMustBeAccepted) {
                   .ok());
 }
 
+TEST(ResumeStateTest, OfAnImportedStateOnlyTheModelIsCompared) {
+  ResumeState saved;
+  saved.data_fingerprint = "none";
+  saved.numerics_fingerprint = "none";
+  saved.config =
+      "model.layers = 2\nmodel.hidden = 64\nmodel.heads = 4\n"
+      "model.kv_heads = 2\nmodel.ffn = 128\nmodel.vocab = 258\n"
+      "model.seq_len = 2048\n";
+  saved.imported_from = "hf /models/small";
+  const auto read = FromAttributes(ToAttributes(saved));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->imported_from, "hf /models/small");
+
+  const auto same = CompareForResume(*read, Parsed(), "data", "numerics");
+  ASSERT_TRUE(same.ok()) << same.status();
+  EXPECT_TRUE(same->empty());
+  const auto other = CompareForResume(
+      *read, Parsed({"model.rope_theta=500000.0"}), "data", "numerics");
+  ASSERT_TRUE(other.ok()) << other.status();
+  ASSERT_EQ(other->size(), 1u);
+  EXPECT_EQ(other->front().name, "model.rope_theta");
+}
+
+TEST(ResumeStateTest, WhatARunSavedHasNoOrigin) {
+  EXPECT_FALSE(ToAttributes(Saved()).contains(".imported_from"));
+}
+
 }  // namespace
 }  // namespace holdfast::trainer

@@ -1,0 +1,157 @@
+// tools/convert/foreign_files.cc: openat without following links, and reads
+// that are whole.
+
+#include "tools/convert/foreign_files.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "ckpt/base/status_macros.h"
+
+namespace holdfast::tools {
+namespace {
+
+absl::Status Failed(const char* doing, const std::string& path, int error) {
+  const std::string message =
+      absl::StrFormat("%s %s: %s", doing, path, std::strerror(error));
+  switch (error) {
+    case ENOENT:
+      return absl::NotFoundError(message);
+    case ENOTDIR:
+    case ELOOP:
+    case ENAMETOOLONG:
+      return absl::InvalidArgumentError(message);
+    case EACCES:
+    case EPERM:
+      return absl::PermissionDeniedError(message);
+    default:
+      return absl::UnavailableError(message);
+  }
+}
+
+}  // namespace
+
+absl::Status CheckForeignName(const std::string& name,
+                              const std::string& named_in) {
+  constexpr size_t kNameBytesMax = 255;
+  if (!name.empty() && name.size() <= kNameBytesMax && name[0] != '.' &&
+      name.find('/') == std::string::npos &&
+      name.find('\0') == std::string::npos) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "%s names the file '%s', which is no plain name of a file beside it",
+      named_in, name.substr(0, kNameBytesMax)));
+}
+
+std::string ForeignFile::identity() const {
+  return absl::StrFormat("%s %d %d", name_, bytes_, changed_ns_);
+}
+
+absl::Status ForeignFile::ReadAt(uint64_t offset,
+                                 std::span<std::byte> out) const {
+  while (!out.empty()) {
+    const ssize_t got =
+        ::pread(fd_.get(), out.data(), out.size(), static_cast<off_t>(offset));
+    if (got < 0) {
+      if (errno == EINTR) continue;
+      return Failed("reading", path_, errno);
+    }
+    if (got == 0) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "%s ends at byte %d and had %d when it was opened: somebody changes "
+          "it",
+          path_, offset, bytes_));
+    }
+    offset += static_cast<uint64_t>(got);
+    out = out.subspan(static_cast<size_t>(got));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> ForeignFile::ReadAll(uint64_t bytes_max) const {
+  if (bytes_ > bytes_max) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s has %d bytes; at most %d are expected", path_, bytes_, bytes_max));
+  }
+  std::string text(bytes_, '\0');
+  HF_RETURN_IF_ERROR(ReadAt(0, std::as_writable_bytes(std::span(text))));
+  return text;
+}
+
+absl::StatusOr<ForeignDirectory> ForeignDirectory::Open(
+    const std::string& path) {
+  ForeignDirectory directory;
+  directory.path_ = path;
+  directory.fd_ =
+      ckpt::Fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!directory.fd_.valid()) return Failed("opening", path, errno);
+  return directory;
+}
+
+absl::StatusOr<ForeignFile> ForeignDirectory::OpenFile(
+    const std::string& name) const {
+  HF_RETURN_IF_ERROR(CheckForeignName(name, path_));
+  ForeignFile file;
+  file.name_ = name;
+  file.path_ = path_ + "/" + name;
+  // Without O_NONBLOCK the open of a pipe waits for who writes into it.
+  file.fd_ = ckpt::Fd(::openat(fd_.get(), name.c_str(),
+                               O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (!file.fd_.valid()) {
+    if (errno == ELOOP) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "%s is a symbolic link, which is not followed; where you trust it, "
+          "cp -rL %s COPY makes files of links",
+          file.path_, path_));
+    }
+    return Failed("opening", file.path_, errno);
+  }
+  struct stat status;
+  if (::fstat(file.fd_.get(), &status) != 0) {
+    return Failed("looking at", file.path_, errno);
+  }
+  if (!S_ISREG(status.st_mode)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s is not a regular file", file.path_));
+  }
+  file.bytes_ = static_cast<uint64_t>(status.st_size);
+  file.changed_ns_ =
+      status.st_mtim.tv_sec * int64_t{1'000'000'000} + status.st_mtim.tv_nsec;
+  return file;
+}
+
+bool ForeignDirectory::Has(const std::string& name) const {
+  struct stat status;
+  return ::fstatat(fd_.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+absl::StatusOr<std::vector<std::string>> ForeignDirectory::Names() const {
+  // A descriptor of its own: fdopendir moves and closes it.
+  ckpt::Fd fd(::openat(fd_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.valid()) return Failed("opening", path_, errno);
+  DIR* const directory = ::fdopendir(fd.get());
+  if (directory == nullptr) return Failed("listing", path_, errno);
+  fd.Release();
+  std::vector<std::string> names;
+  errno = 0;
+  while (const dirent* const entry = ::readdir(directory)) {
+    const std::string name = entry->d_name;
+    if (name != "." && name != "..") names.push_back(name);
+  }
+  const int error = errno;
+  ::closedir(directory);
+  if (error != 0) return Failed("listing", path_, error);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+}  // namespace holdfast::tools

@@ -1,0 +1,199 @@
+// tools/convert/safetensors_directory.cc: headers and index, held against each
+// other.
+
+#include "tools/convert/safetensors_directory.h"
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "ckpt/base/status_macros.h"
+#include "tools/convert/safetensors.h"
+#include "tools/convert/strict_json.h"
+
+namespace holdfast::tools {
+namespace {
+
+constexpr uint64_t kIndexBytesMax = uint64_t{64} << 20;
+
+struct Place {
+  size_t file = 0;
+  uint64_t offset = 0;  // of the first byte
+};
+
+class SafetensorsDirectory final : public ForeignTensors {
+ public:
+  const std::vector<ForeignTensor>& tensors() const override {
+    return tensors_;
+  }
+
+  absl::Status Read(int tensor, int64_t first, int64_t count,
+                    std::span<std::byte> out) override {
+    const auto at = static_cast<size_t>(tensor);
+    const auto size = static_cast<uint64_t>(SizeOf(tensors_[at].dtype));
+    HF_RETURN_IF_ERROR(files_[places_[at].file].ReadAt(
+        places_[at].offset + static_cast<uint64_t>(first) * size,
+        out.first(static_cast<size_t>(count) * size)));
+    bytes_read_.fetch_add(out.size(), std::memory_order_relaxed);
+    return absl::OkStatus();
+  }
+
+  std::string identity() const override {
+    std::string identity = "safetensors";
+    for (const ForeignFile& file : files_) {
+      identity += ", " + file.identity();
+    }
+    return identity;
+  }
+
+  uint64_t bytes_read() const override {
+    return bytes_read_.load(std::memory_order_relaxed);
+  }
+
+  // Reads the header of one more file. `named` says of each tensor in which
+  // file it is; null where there is no index.
+  absl::Status AddFile(ForeignFile file,
+                       const std::map<std::string, std::string>* named,
+                       const std::string& name) {
+    HF_ASSIGN_OR_RETURN(const SafetensorsHeader header, ReadHeader(file));
+    for (const SafeTensor& tensor : header.tensors) {
+      const auto dtype = DTypeOfSafetensors(tensor.dtype);
+      if (!dtype) {
+        return absl::InvalidArgumentError(absl::StrFormat(
+            "%s: tensor '%s' is of type %s, of which nothing can be made here",
+            file.path(), tensor.name, tensor.dtype));
+      }
+      if (named != nullptr) {
+        const auto in_index = named->find(tensor.name);
+        if (in_index == named->end() || in_index->second != name) {
+          return absl::InvalidArgumentError(absl::StrFormat(
+              "%s has the tensor '%s', which %s %s", file.path(), tensor.name,
+              kSafetensorsIndex,
+              in_index == named->end() ? "does not name"
+                                       : "places in " + in_index->second));
+        }
+      }
+      found_.push_back({{tensor.name, *dtype, tensor.shape},
+                        {files_.size(), tensor.offset}});
+    }
+    files_.push_back(std::move(file));
+    return absl::OkStatus();
+  }
+
+  // After the last file.
+  void Sort() {
+    std::sort(found_.begin(), found_.end(), [](const auto& a, const auto& b) {
+      return a.first.name < b.first.name;
+    });
+    for (auto& [tensor, place] : found_) {
+      tensors_.push_back(std::move(tensor));
+      places_.push_back(place);
+    }
+    found_.clear();
+  }
+
+ private:
+  static absl::StatusOr<SafetensorsHeader> ReadHeader(const ForeignFile& file) {
+    const auto named = [&file](const absl::Status& status) {
+      return absl::Status(status.code(),
+                          absl::StrFormat("%s: %s", file.path(),
+                                          std::string(status.message())));
+    };
+    if (file.bytes() < 8) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "%s: %d bytes are no safetensors file", file.path(), file.bytes()));
+    }
+    std::byte prefix[8];
+    HF_RETURN_IF_ERROR(file.ReadAt(0, prefix));
+    const auto json_bytes = DecodeSafetensorsPrefix(prefix, file.bytes());
+    if (!json_bytes.ok()) return named(json_bytes.status());
+    std::vector<std::byte> json(*json_bytes);
+    HF_RETURN_IF_ERROR(file.ReadAt(8, json));
+    auto header = DecodeSafetensorsHeader(json, file.bytes());
+    if (!header.ok()) return named(header.status());
+    return header;
+  }
+
+  std::vector<ForeignFile> files_;
+  std::vector<std::pair<ForeignTensor, Place>> found_;
+  std::vector<ForeignTensor> tensors_;
+  std::vector<Place> places_;
+  std::atomic<uint64_t> bytes_read_{0};
+};
+
+// Tensor to file, as the index says.
+absl::StatusOr<std::map<std::string, std::string>> ReadIndex(
+    const ForeignDirectory& directory) {
+  HF_ASSIGN_OR_RETURN(const ForeignFile file,
+                      directory.OpenFile(kSafetensorsIndex));
+  HF_ASSIGN_OR_RETURN(const std::string text, file.ReadAll(kIndexBytesMax));
+  HF_ASSIGN_OR_RETURN(const nlohmann::json json,
+                      ParseStrictJson(text, file.path()));
+  if (!json.is_object() || !json.contains("weight_map") ||
+      !json["weight_map"].is_object() || json["weight_map"].empty()) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s has no weight_map from tensors to files", file.path()));
+  }
+  std::map<std::string, std::string> named;
+  for (const auto& [tensor, name] : json["weight_map"].items()) {
+    if (!name.is_string()) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "%s names no file of tensor '%s'", file.path(), tensor));
+    }
+    const std::string text_name = name.get<std::string>();
+    HF_RETURN_IF_ERROR(CheckForeignName(text_name, file.path()));
+    named[tensor] = text_name;
+  }
+  return named;
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<ForeignTensors>> OpenSafetensorsDirectory(
+    const ForeignDirectory& directory) {
+  auto opened = std::make_shared<SafetensorsDirectory>();
+  const bool single = directory.Has(kSafetensorsFile);
+  const bool several = directory.Has(kSafetensorsIndex);
+  if (single && several) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s has both %s and %s; remove the one that does not belong to the "
+        "model",
+        directory.path(), kSafetensorsFile, kSafetensorsIndex));
+  }
+  if (!single && !several) {
+    return absl::NotFoundError(
+        absl::StrFormat("%s has neither %s nor %s", directory.path(),
+                        kSafetensorsFile, kSafetensorsIndex));
+  }
+  if (single) {
+    HF_ASSIGN_OR_RETURN(ForeignFile file, directory.OpenFile(kSafetensorsFile));
+    HF_RETURN_IF_ERROR(
+        opened->AddFile(std::move(file), nullptr, kSafetensorsFile));
+  } else {
+    HF_ASSIGN_OR_RETURN(const auto named, ReadIndex(directory));
+    std::vector<std::string> names;
+    for (const auto& [tensor, name] : named) names.push_back(name);
+    std::sort(names.begin(), names.end());
+    names.erase(std::unique(names.begin(), names.end()), names.end());
+    for (const std::string& name : names) {
+      HF_ASSIGN_OR_RETURN(ForeignFile file, directory.OpenFile(name));
+      HF_RETURN_IF_ERROR(opened->AddFile(std::move(file), &named, name));
+    }
+    opened->Sort();
+    for (const auto& [tensor, name] : named) {
+      if (FindTensor(opened->tensors(), tensor) < 0) {
+        return absl::InvalidArgumentError(
+            absl::StrFormat("%s places the tensor '%s' in %s, which has it not",
+                            kSafetensorsIndex, tensor, name));
+      }
+    }
+    return opened;
+  }
+  opened->Sort();
+  return opened;
+}
+
+}  // namespace holdfast::tools
