@@ -36,6 +36,10 @@
 
 namespace holdfast::ckpt {
 
+// Units are filled and written so many bytes at a time, by each thread; with a
+// codec it takes as much again, and some 8 MiB.
+inline constexpr uint64_t kConvertWindowBytes = uint64_t{16} << 20;
+
 struct WriteProgress {
   uint64_t bytes_done = 0;  // of the target's plain bytes, verified ones too
   uint64_t bytes_total = 0;
@@ -62,8 +66,8 @@ struct WriteCheckpointOptions {
   int codec_level = kZstdLevelDefault;
   uint32_t files_per_dir = 1024;
   int threads = 0;  // 0: as many as processors, at least 2
-  // Windows, reads and codecs together take at most so much.
-  uint64_t memory_limit_bytes = uint64_t{1} << 30;
+  // What is written is made safe and recorded each so many bytes; 0: 4 GiB.
+  uint64_t round_bytes = 0;
   std::string storage = "auto";  // "io_uring", "posix"
 
   // Called by the thread that called WriteCheckpoint, some times a second.
@@ -96,11 +100,6 @@ struct WriteCheckpointReport {
 absl::StatusOr<WriteCheckpointReport> WriteCheckpoint(
     StateSource* source, const JobLayout& target,
     const WriteCheckpointOptions& options, Clock& clock);
-
-// For states without a layout of their own: `parts` ranks, of which each stores
-// a run of whole rows of the items laid end to end. "rows4"
-std::unique_ptr<JobLayout> MakeRowLayout(std::vector<ItemSpec> items,
-                                         int parts);
 
 }  // namespace holdfast::ckpt
 

@@ -1,0 +1,402 @@
+// ckpt/convert/checkpoint_writer.cc: see checkpoint_writer.h.
+
+#include "ckpt/convert/checkpoint_writer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <semaphore>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "ckpt/base/check.h"
+#include "ckpt/base/log.h"
+#include "ckpt/base/status_macros.h"
+#include "ckpt/convert/conversion.h"
+#include "ckpt/convert/convert_plan.h"
+#include "ckpt/convert/convert_record.h"
+#include "ckpt/convert/target_dir.h"
+#include "ckpt/convert/window_worker.h"
+#include "ckpt/session/io.h"
+#include "ckpt/session/verify_session.h"
+
+namespace holdfast::ckpt {
+namespace {
+
+constexpr uint16_t kSpace = 1;
+
+RunId DrawRunId() {
+  std::random_device device;
+  RunId id{};
+  for (size_t i = 0; i < id.size(); i += sizeof(uint32_t)) {
+    const uint32_t word = device();
+    std::memcpy(id.data() + i, &word, sizeof(word));
+  }
+  return id;
+}
+
+std::string TypeText(const ItemSpec& item) {
+  std::string text(NameOf(item.dtype));
+  for (const int64_t length : item.shape) {
+    absl::StrAppendFormat(&text, " x %d", length);
+  }
+  return text;
+}
+
+absl::Status CheckItems(const std::vector<ItemSpec>& have,
+                        const std::vector<ItemSpec>& want) {
+  for (size_t i = 0; i < std::max(have.size(), want.size()); ++i) {
+    if (i < have.size() && i < want.size() && have[i] == want[i]) continue;
+    const auto text = [i](const std::vector<ItemSpec>& items) -> std::string {
+      if (i >= items.size()) return "nothing more";
+      return absl::StrFormat("'%s' (%s, %s)", items[i].name, items[i].kind,
+                             TypeText(items[i]));
+    };
+    return absl::InvalidArgumentError(
+        absl::StrFormat("item %d of the source is %s, the layout wants %s", i,
+                        text(have), text(want)));
+  }
+  return absl::OkStatus();
+}
+
+std::string CodecText(const WriteCheckpointOptions& options) {
+  if (options.codec == Codec::kNone) return "none";
+  return absl::StrFormat("%s:%d", kZstdName, options.codec_level);
+}
+
+class Writing {
+ public:
+  Writing(StateSource* source, const JobLayout& target,
+          const WriteCheckpointOptions& options, Clock& clock)
+      : source_(source), target_(target), options_(options), clock_(clock) {}
+
+  absl::StatusOr<WriteCheckpointReport> Run();
+
+ private:
+  absl::Status MakePlan();
+  absl::Status OpenWorkers();
+  absl::Status TakeUp();
+  absl::Status WriteRounds();
+  absl::Status Commit(const std::vector<FinishedFile>& finished);
+  absl::StatusOr<WriteCheckpointReport> VerifyComplete();
+  absl::Status CheckDigests(std::span<const Digest128> found) const;
+  void AddDigests(const RoundRecord& record);
+  void Tick(const char* phase);
+  WriteCheckpointReport Report() const;
+
+  StateSource* const source_;
+  const JobLayout& target_;
+  const WriteCheckpointOptions& options_;
+  Clock& clock_;
+
+  absl::Duration begin_;
+  std::map<std::string, std::string> attributes_;
+  ConvertPlan plan_;
+  ConversionRecord record_;
+  std::unique_ptr<TargetDir> out_;
+  ConvertShared shared_;
+  std::optional<std::counting_semaphore<>> fills_;
+  std::vector<std::unique_ptr<WindowWorker>> workers_;
+  std::vector<bool> round_done_;
+  std::vector<Digest128> digests_;
+  uint64_t bytes_verified_ = 0;
+  uint64_t bytes_stored_ = 0;
+};
+
+void Writing::Tick(const char* phase) {
+  if (!options_.on_progress) return;
+  options_.on_progress({.bytes_done = shared_.bytes_done,
+                        .bytes_total = plan_.unit_bytes,
+                        .bytes_verified = bytes_verified_,
+                        .phase = phase});
+}
+
+absl::Status Writing::MakePlan() {
+  HF_RETURN_IF_ERROR(CheckItems(source_->items(), target_.items()));
+  if (target_.items().empty()) {
+    return absl::InvalidArgumentError("the source has no items");
+  }
+  attributes_ = source_->attributes();
+  for (const auto& [name, value] : options_.attributes) {
+    attributes_[name] = value;
+  }
+  ConvertPlanOptions plan_options;
+  plan_options.window_bytes = kConvertWindowBytes;
+  plan_options.files_per_dir = options_.files_per_dir;
+  if (options_.round_bytes > 0) plan_options.round_bytes = options_.round_bytes;
+  plan_ = PlanConversion(target_, plan_options);
+
+  record_.run_id = DrawRunId();
+  record_.source = source_->identity();
+  record_.target = target_.description();
+  record_.form = options_.form == WriteCheckpointOptions::Form::kRun
+                     ? "run"
+                     : "checkpoint";
+  record_.codec = CodecText(options_);
+  record_.step = options_.step;
+  record_.plan_hash = plan_.hash;
+  std::string text;
+  for (const auto& [name, value] : attributes_) {
+    absl::StrAppendFormat(&text, "%d %s %d %s\n", name.size(), name,
+                          value.size(), value);
+  }
+  record_.attributes = ToHex(DigestBytes(text));
+  attributes_[kConversionAttribute] = ConversionText(record_);
+  return absl::OkStatus();
+}
+
+absl::Status Writing::OpenWorkers() {
+  shared_.plan = &plan_;
+  shared_.items = &target_.items();
+  shared_.source = source_;
+  shared_.checkpoint_dir = out_->checkpoint_dir();
+  shared_.codec = options_.codec;
+  shared_.codec_level = options_.codec_level;
+  shared_.stop = options_.stop;
+  if (shared_.coded()) {
+    shared_.units.resize(plan_.order.size());
+    shared_.file_ends = std::vector<std::atomic<uint64_t>>(plan_.files.size());
+    for (auto& end : shared_.file_ends) end = kShardBlockBytes;
+  } else {
+    shared_.crcs.resize(plan_.order.size());
+  }
+  shared_.fills = &fills_.emplace(std::max(1, source_->fills_at_once()));
+  const int wanted =
+      options_.threads > 0
+          ? options_.threads
+          : std::max(2, static_cast<int>(std::thread::hardware_concurrency()));
+  const int threads =
+      static_cast<int>(std::clamp<size_t>(plan_.windows.size(), 1, wanted));
+  for (int i = 0; i < threads; ++i) {
+    HF_ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage,
+                        OpenStorage(out_->storage_options()));
+    workers_.push_back(std::make_unique<WindowWorker>(
+        &shared_, std::move(storage), kConvertWindowBytes));
+  }
+  round_done_.resize(plan_.rounds.size());
+  digests_.resize(target_.items().size());
+  return absl::OkStatus();
+}
+
+void Writing::AddDigests(const RoundRecord& record) {
+  for (const auto& [item, digest] : record.digests) {
+    HF_CHECK(item < digests_.size(), "a digest of item %d", item);
+    digests_[item] += digest;
+  }
+}
+
+// What an earlier try has finished, verified.
+absl::Status Writing::TakeUp() {
+  HF_ASSIGN_OR_RETURN(std::vector<RoundRecord> records,
+                      out_->Rounds(plan_, shared_.coded()));
+  if (records.empty()) return absl::OkStatus();
+  std::vector<uint32_t> rounds;
+  for (const RoundRecord& record : records) {
+    rounds.push_back(record.round);
+    for (const auto& [item, digest] : record.digests) {
+      if (item >= digests_.size()) {
+        return absl::DataLossError(absl::StrFormat(
+            "%s names item %d of %d", RoundRecordName(record.round), item,
+            digests_.size()));
+      }
+    }
+    const size_t first =
+        plan_.windows[plan_.rounds[record.round].first_window].first;
+    std::copy(
+        record.crcs.begin(), record.crcs.end(),
+        shared_.coded() ? shared_.crcs.end() : shared_.crcs.begin() + first);
+    std::copy(
+        record.units.begin(), record.units.end(),
+        shared_.coded() ? shared_.units.begin() + first : shared_.units.end());
+  }
+  Conversion conversion(&shared_, &workers_, [this] { Tick("verifying"); });
+  HF_ASSIGN_OR_RETURN(std::vector<uint32_t> bad, conversion.Verify(rounds));
+  if (shared_.coded() && !bad.empty()) {
+    // What is stored behind a hole has to go with it.
+    for (const uint32_t round : rounds) {
+      if (round > bad.front()) bad.push_back(round);
+    }
+    std::sort(bad.begin(), bad.end());
+    bad.erase(std::unique(bad.begin(), bad.end()), bad.end());
+  }
+  shared_.bytes_done = 0;
+  for (const RoundRecord& record : records) {
+    if (std::binary_search(bad.begin(), bad.end(), record.round)) {
+      HF_LOG_WARNING("%s: what round %d had written is damaged; written again",
+                     out_->path(), record.round);
+      HF_RETURN_IF_ERROR(out_->DropRound(record.round));
+      continue;
+    }
+    round_done_[record.round] = true;
+    AddDigests(record);
+    const RoundPlan& round = plan_.rounds[record.round];
+    shared_.bytes_done += round.bytes;
+    bytes_verified_ += round.bytes;
+    if (!shared_.coded()) continue;
+    const size_t first = plan_.windows[round.first_window].first;
+    for (size_t i = first; i < first + record.units.size(); ++i) {
+      std::atomic<uint64_t>& end = shared_.file_ends[plan_.order[i].file];
+      const CodedUnit& unit = shared_.units[i];
+      end = std::max<uint64_t>(end, unit.offset + unit.padded_bytes());
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Writing::WriteRounds() {
+  std::vector<uint32_t> rounds;
+  for (uint32_t r = 0; r < round_done_.size(); ++r) {
+    if (!round_done_[r]) rounds.push_back(r);
+  }
+  if (rounds.empty()) return absl::OkStatus();
+  Conversion conversion(&shared_, &workers_, [this] { Tick("writing"); });
+  return conversion.Write(rounds, [this](RoundRecord record) -> absl::Status {
+    HF_RETURN_IF_ERROR(out_->PutRound(record));
+    AddDigests(record);
+    return absl::OkStatus();
+  });
+}
+
+absl::Status Writing::CheckDigests(std::span<const Digest128> found) const {
+  const std::span<const Digest128> recorded = source_->recorded_digests();
+  if (recorded.empty()) return absl::OkStatus();
+  for (size_t i = 0; i < found.size(); ++i) {
+    if (found[i] == recorded[i]) continue;
+    const ItemSpec& item = target_.items()[i];
+    return absl::DataLossError(absl::StrFormat(
+        "'%s' (%s): the source records the digest %s, its bytes have %s; the "
+        "result was not committed",
+        item.name, item.kind, ToHex(recorded[i]), ToHex(found[i])));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Writing::Commit(const std::vector<FinishedFile>& finished) {
+  HF_RETURN_IF_ERROR(CheckDigests(digests_));
+  Manifest manifest;
+  manifest.run_id = record_.run_id;
+  manifest.id = out_->id();
+  manifest.commit_number = 1;
+  manifest.time_unix_ms = absl::ToUnixMillis(clock_.WallTime());
+  manifest.world = static_cast<uint32_t>(target_.world());
+  manifest.layout = target_.description();
+  manifest.plan_hash = plan_.layout_hash;
+  manifest.items = target_.items();
+  manifest.item_digests = digests_;
+  manifest.attributes = attributes_;
+  if (!plan_.dirs.empty()) {
+    manifest.features_must.push_back(kFeatureDirectories);
+  }
+  bool coded = false;
+  for (size_t f = 0; f < plan_.files.size(); ++f) {
+    TargetFile& file = plan_.files[f];
+    bytes_stored_ += finished[f].bytes;
+    coded |= finished[f].plain_bytes > 0;
+    manifest.files.push_back({file.name, finished[f].bytes,
+                              static_cast<uint32_t>(file.units.size()),
+                              finished[f].crc_index, std::move(file.chunks),
+                              finished[f].plain_bytes});
+  }
+  if (coded) manifest.features_must.push_back(kZstdName);
+  HF_RETURN_IF_ERROR(ValidateManifest(manifest));
+  HF_RETURN_IF_ERROR(out_->Commit(manifest));
+  return out_->RemoveRecords();
+}
+
+WriteCheckpointReport Writing::Report() const {
+  WriteCheckpointReport report;
+  report.run_id = record_.run_id;
+  report.id = out_->id();
+  report.path = out_->path();
+  report.item_digests = digests_;
+  report.digest = DigestOfState(target_.items(), digests_, attributes_);
+  report.bytes_state = plan_.state_bytes;
+  report.bytes_stored = bytes_stored_;
+  report.bytes_read = source_->bytes_read();
+  report.bytes_verified = bytes_verified_;
+  report.files = static_cast<uint32_t>(plan_.files.size());
+  report.seconds = absl::ToDoubleSeconds(clock_.Monotonic() - begin_);
+  return report;
+}
+
+absl::StatusOr<WriteCheckpointReport> Writing::VerifyComplete() {
+  HF_ASSIGN_OR_RETURN(const Manifest manifest, out_->ReadManifest());
+  SessionEnv env;
+  env.storage = &out_->storage();
+  env.clock = &clock_;
+  env.space = kSpace;
+  env.ops_max = env.storage->queue_depth();
+  VerifySession session(env, out_->checkpoint_dir(), &manifest, /*hash=*/true);
+  while (true) {
+    session.Poll();
+    if (session.done()) break;
+    Completion answers[64];
+    const size_t count = env.storage->Poll(answers);
+    for (size_t i = 0; i < count; ++i) session.OnCompletion(answers[i]);
+    if (count == 0) env.storage->WaitForCompletion(/*wait_ms=*/100);
+    const LoadProgress at = session.progress();
+    if (options_.on_progress) {
+      options_.on_progress({.bytes_done = at.bytes_done,
+                            .bytes_total = at.bytes_total,
+                            .bytes_verified = at.bytes_done,
+                            .phase = "verifying"});
+    }
+    if (options_.stop != nullptr && *options_.stop) {
+      return absl::CancelledError("stopped while the result was verified");
+    }
+  }
+  const VerifyOutcome& outcome = session.outcome();
+  if (!outcome.status.ok()) {
+    return absl::Status(
+        outcome.status.code(),
+        absl::StrFormat("the result that is there, %s, is damaged: %s",
+                        out_->path(), std::string(outcome.status.message())));
+  }
+  HF_RETURN_IF_ERROR(CheckDigests(outcome.item_digests));
+  HF_RETURN_IF_ERROR(out_->RemoveRecords());
+  digests_ = outcome.item_digests;
+  for (const ShardFile& file : manifest.files) bytes_stored_ += file.bytes;
+  bytes_verified_ = plan_.unit_bytes;
+  WriteCheckpointReport report = Report();
+  report.was_complete = true;
+  return report;
+}
+
+absl::StatusOr<WriteCheckpointReport> Writing::Run() {
+  begin_ = clock_.Monotonic();
+  HF_RETURN_IF_ERROR(MakePlan());
+  HF_ASSIGN_OR_RETURN(const StorageBackend backend,
+                      ParseStorageBackend(options_.storage));
+  StorageOptions storage;
+  storage.backend = backend;
+  storage.queue_depth = 32;
+  HF_ASSIGN_OR_RETURN(out_, TargetDir::Open(options_.out, storage, clock_));
+  HF_ASSIGN_OR_RETURN(const TargetDir::State state, out_->Look(&record_));
+  if (state == TargetDir::State::kComplete) return VerifyComplete();
+  HF_RETURN_IF_ERROR(
+      out_->Begin(record_, plan_, options_.codec == Codec::kNone));
+  HF_RETURN_IF_ERROR(OpenWorkers());
+  HF_RETURN_IF_ERROR(TakeUp());
+  HF_RETURN_IF_ERROR(WriteRounds());
+  Conversion conversion(&shared_, &workers_, [this] { Tick("syncing"); });
+  HF_ASSIGN_OR_RETURN(const std::vector<FinishedFile> finished,
+                      conversion.Finish([this](uint32_t file) {
+                        return ShardIdentity{
+                            record_.run_id, out_->id(), file,
+                            static_cast<uint32_t>(plan_.files.size())};
+                      }));
+  HF_RETURN_IF_ERROR(Commit(finished));
+  return Report();
+}
+
+}  // namespace
+
+absl::StatusOr<WriteCheckpointReport> WriteCheckpoint(
+    StateSource* source, const JobLayout& target,
+    const WriteCheckpointOptions& options, Clock& clock) {
+  Writing writing(source, target, options, clock);
+  return writing.Run();
+}
+
+}  // namespace holdfast::ckpt
