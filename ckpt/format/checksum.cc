@@ -25,4 +25,10 @@ uint32_t Crc32c(std::span<const std::byte> bytes, uint32_t seed) {
   return ~state;
 }
 
+uint32_t Crc32Zip(std::span<const std::byte> bytes, uint32_t seed) {
+  // Inverts at both ends by itself.
+  return ::crc32_gzip_refl(
+      seed, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size());
+}
+
 }  // namespace holdfast::ckpt

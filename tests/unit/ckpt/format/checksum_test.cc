@@ -17,6 +17,8 @@ std::span<const std::byte> Bytes(std::string_view text) {
 
 TEST(ChecksumTest, GivesTheCheckValueOfTheCatalogue) {
   EXPECT_EQ(Crc32c(Bytes("123456789")), 0xe3069283u);
+  EXPECT_EQ(Crc32Zip(Bytes("123456789")), 0xcbf43926u);
+  EXPECT_EQ(Crc32Zip(Bytes("6789"), Crc32Zip(Bytes("12345"))), 0xcbf43926u);
 }
 
 TEST(ChecksumTest, GivesTheValuesOfTheIscsiStandard) {
