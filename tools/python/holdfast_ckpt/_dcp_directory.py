@@ -1,0 +1,144 @@
+"""_dcp_directory.py: a checkpoint that DCP's FileSystemWriter has written.
+
+Its .metadata is a pickle. It is read with a list of the names that such a file has
+(dataclasses of DCP's own, sizes, dtypes): anything else is refused, nothing else is
+ever called. Tensors are read by torch.load with weights_only, objects stay the bytes
+that they are.
+"""
+
+import io
+import os
+import pickle
+
+import torch
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorStorageMetadata,
+)
+
+_METADATA = "torch.distributed.checkpoint.metadata"
+_ALLOWED = {
+    (_METADATA, name)
+    for name in (
+        "BytesStorageMetadata",
+        "ChunkStorageMetadata",
+        "Metadata",
+        "MetadataIndex",
+        "StorageMeta",
+        "TensorProperties",
+        "TensorStorageMetadata",
+        "_MEM_FORMAT_ENCODING",
+    )
+} | {
+    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+    ("torch", "Size"),
+    ("torch.serialization", "_get_layout"),
+    ("collections", "OrderedDict"),
+    ("pathlib", "PosixPath"),
+    ("pathlib", "PurePosixPath"),
+    ("pathlib._local", "PosixPath"),
+    ("pathlib._local", "PurePosixPath"),
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module, name):
+        if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
+            return getattr(torch, name)
+        # A dotted name would reach into what is allowed.
+        if (module, name) in _ALLOWED and "." not in name:
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(
+            f"it asks for {module}.{name}, which no metadata of DCP has; it is not read"
+        )
+
+
+class DcpDirectory:
+    """ValueError: it is no such directory, or a file in it is not as it should be."""
+
+    def __init__(self, path):
+        self.path = path
+        name = os.path.join(path, ".metadata")
+        try:
+            with open(name, "rb") as file:
+                self.metadata = _Unpickler(file).load()
+        except FileNotFoundError:
+            raise ValueError(
+                f"{path} has no .metadata: it is no checkpoint of DCP's "
+                "FileSystemWriter, or one that was not finished"
+            ) from None
+        except Exception as error:  # a pickle can raise anything
+            raise ValueError(f"reading {name}: {error}") from error
+        if not isinstance(self.metadata, Metadata):
+            raise ValueError(f"{name} holds a {type(self.metadata).__name__}")
+        self._places = self.metadata.storage_data
+        if not isinstance(self._places, dict):
+            raise ValueError(f"{name} does not say where its tensors are")
+
+    @property
+    def planner_data(self):
+        return self.metadata.planner_data
+
+    def tensors(self):
+        """(name, properties, size, chunks)"""
+        for fqn, entry in self.metadata.state_dict_metadata.items():
+            if isinstance(entry, TensorStorageMetadata):
+                yield fqn, entry.properties, entry.size, entry.chunks
+
+    def objects(self):
+        for fqn, entry in self.metadata.state_dict_metadata.items():
+            if isinstance(entry, BytesStorageMetadata):
+                yield fqn
+
+    def object_bytes(self, fqn):
+        return self._slice(MetadataIndex(fqn)).getvalue()
+
+    def chunk(self, fqn, offsets):
+        data = self._slice(MetadataIndex(fqn, offsets))
+        try:
+            tensor = torch.load(data, map_location="cpu", weights_only=True)
+        except Exception as error:
+            raise ValueError(
+                f"{self.path}: tensor {fqn!r} at {list(offsets)}: {error}"
+            ) from error
+        if not isinstance(tensor, torch.Tensor):
+            raise ValueError(
+                f"{self.path}: tensor {fqn!r} at {list(offsets)} is a "
+                f"{type(tensor).__name__}"
+            )
+        return tensor
+
+    def _slice(self, index):
+        place = self._places.get(index)
+        if place is None:
+            raise ValueError(f"{self.path}: .metadata has no place of {index}")
+        name, first, length = place.relative_path, place.offset, place.length
+        if place.transform_descriptors:
+            raise ValueError(
+                f"{self.path}: {index.fqn!r} was transformed by "
+                f"{list(place.transform_descriptors)} when it was saved; load it with "
+                "DCP and save it again"
+            )
+        if not isinstance(name, str) or os.path.basename(name) != name or not name:
+            raise ValueError(
+                f"{self.path}: {index.fqn!r} is said to be in {name!r}; expected is the "
+                "name of a file in this directory"
+            )
+        path = os.path.join(self.path, name)
+        if os.path.islink(path) or not os.path.isfile(path):
+            raise ValueError(f"{path} is no file; {index.fqn!r} is said to be in it")
+        size = os.path.getsize(path)
+        numbers = type(first) is int and type(length) is int
+        if not numbers or first < 0 or length < 0 or length > size - first:
+            raise ValueError(
+                f"{path} has {size} bytes; {index.fqn!r} is said to be {length} from "
+                f"byte {first} on"
+            )
+        with open(path, "rb") as file:
+            file.seek(first)
+            data = file.read(length)
+        if len(data) != length:
+            raise ValueError(f"{path}: {len(data)} of {length} bytes were read")
+        return io.BytesIO(data)
