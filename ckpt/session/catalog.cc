@@ -3,9 +3,13 @@
 #include "ckpt/session/catalog.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "ckpt/base/aligned_buffer.h"
+#include "ckpt/format/manifest_rules.h"
+#include "ckpt/format/shard.h"
 #include "ckpt/session/preflight.h"
 
 namespace holdfast::ckpt {
@@ -157,12 +161,88 @@ Task<absl::Status> ReadDirs(Io* io, RunListing* listing, bool* changed) {
   co_return absl::OkStatus();
 }
 
+// Does the device give anything of the files beside a manifest, which it does
+// not give?
+Task<bool> GivesOtherFiles(Io* io, std::string dir) {
+  constexpr size_t kFilesMax = 4;
+  const auto entries = co_await ListDir(io, dir);
+  if (!entries.ok()) co_return false;
+  std::vector<std::string> names;
+  for (const DirEntry& entry : *entries) {
+    const std::string name = InDir(dir, entry.name);
+    if (!entry.is_directory && entry.name != kManifestName) {
+      names.push_back(name);
+    } else if (entry.is_directory && IsShardDir(entry.name)) {
+      const auto inside = co_await ListDir(io, name);
+      if (!inside.ok()) continue;
+      for (const DirEntry& file : *inside) {
+        if (!file.is_directory) names.push_back(name + "/" + file.name);
+        if (names.size() >= kFilesMax) break;
+      }
+    }
+    if (names.size() >= kFilesMax) break;
+  }
+  const FileId file = io->NewFileId();
+  AlignedBuffer block(kShardBlockBytes);
+  for (const std::string& name : names) {
+    const Io::Ref opened = io->Open(name, file);
+    co_await UntilDone(opened);
+    if (!opened->status.ok()) continue;
+    const Io::Ref read = io->Read(file, 0, block.span());
+    co_await UntilDone(read);
+    const Io::Ref closed = io->Close(file);
+    co_await UntilDone(closed);
+    if (read->status.ok()) co_return true;
+  }
+  co_return false;
+}
+
+// Shard directories are directories of this checkpoint: a symbolic link under
+// that name would lead out of it. Files in them are no links either (Open).
+Task<absl::Status> CheckShardDirs(Io* io, std::string dir,
+                                  const Manifest* manifest) {
+  std::set<std::string> wanted;
+  for (const ShardFile& file : manifest->files) {
+    const size_t slash = file.name.find('/');
+    if (slash != std::string::npos) wanted.insert(file.name.substr(0, slash));
+  }
+  if (wanted.empty() || !io->storage().traits().has_directories) {
+    co_return absl::OkStatus();
+  }
+  const auto entries = co_await ListDir(io, dir);
+  if (!entries.ok()) co_return entries.status();
+  for (const DirEntry& entry : *entries) {
+    if (!wanted.contains(entry.name) || entry.is_directory) continue;
+    co_return absl::DataLossError(absl::StrFormat(
+        "%s is no directory but a file or a symbolic link; shard files behind "
+        "it would not be this checkpoint's, and are not read",
+        InDir(dir, entry.name)));
+  }
+  co_return absl::OkStatus();
+}
+
 }  // namespace
 
 Task<absl::StatusOr<std::unique_ptr<Manifest>>> ReadManifest(
     Io* io, std::string dir, std::vector<std::byte>* encoded) {
   const std::string name = InDir(dir, kManifestName);
   auto bytes = co_await GetFile(io, name, kManifestBytesMax);
+  if (absl::IsUnavailable(bytes.status())) {
+    // A storage that is away, or a bad sector? It is the sector when the files
+    // beside it can be read, and the manifest then still cannot.
+    const bool others = co_await GivesOtherFiles(io, dir);
+    if (others) {
+      auto again = co_await GetFile(io, name, kManifestBytesMax);
+      bytes = std::move(again);
+      if (absl::IsUnavailable(bytes.status())) {
+        co_return absl::DataLossError(absl::StrFormat(
+            "%s, again and again, while the files beside it can be read: a bad "
+            "sector, it seems. Without its manifest this checkpoint cannot be "
+            "used; the one before it can, or a copy of this one",
+            std::string(bytes.status().message())));
+      }
+    }
+  }
   if (absl::IsResourceExhausted(bytes.status()) ||
       absl::IsFailedPrecondition(bytes.status())) {
     // Too long for a manifest, or not a regular file.
@@ -177,7 +257,10 @@ Task<absl::StatusOr<std::unique_ptr<Manifest>>> ReadManifest(
                         std::string(decoded.status().message())));
   }
   if (encoded != nullptr) *encoded = *std::move(bytes);
-  co_return std::make_unique<Manifest>(*std::move(decoded));
+  auto manifest = std::make_unique<Manifest>(*std::move(decoded));
+  const absl::Status dirs = co_await CheckShardDirs(io, dir, manifest.get());
+  if (!dirs.ok()) co_return dirs;
+  co_return std::move(manifest);
 }
 
 Task<absl::StatusOr<Catalog>> ReadCatalog(Io* io) {

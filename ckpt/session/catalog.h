@@ -126,7 +126,9 @@ absl::StatusOr<size_t> FindOnLine(const Catalog& catalog, int64_t step_max);
 Task<absl::StatusOr<Catalog>> ReadCatalog(Io* io);
 
 // Reads DIR/MANIFEST. kNotFound: there is none. kDataLoss, kFailedPrecondition:
-// see DecodeManifest. `encoded`, if wanted, gets the bytes.
+// see DecodeManifest; also kDataLoss: the device gives the files beside it and
+// not the manifest, or a directory of shards is a symbolic link. `encoded`, if
+// wanted, gets the bytes.
 Task<absl::StatusOr<std::unique_ptr<Manifest>>> ReadManifest(
     Io* io, std::string dir, std::vector<std::byte>* encoded);
 

@@ -10,6 +10,11 @@
 namespace holdfast::ckpt {
 namespace {
 
+// No more memory is taken for an index. One of 64 million units, which is 64
+// TiB of data in units of the usual 1 MiB; a file with holes may say that it
+// has more, and hold nothing.
+constexpr uint64_t kIndexBytesMax = uint64_t{1} << 30;
+
 std::string IdentityText(const ShardIdentity& identity) {
   return absl::StrFormat("file %d of %d of %s of run %s", identity.file,
                          identity.file_count, ToString(identity.id),
@@ -99,6 +104,14 @@ Task<absl::Status> UnitReader::State::ReadFrame(uint32_t file) {
 
 Task<absl::Status> UnitReader::State::ReadIndex(uint32_t file) {
   const ShardFile& expected = manifest->files[file];
+  if (expected.index_bytes() > kIndexBytesMax) {
+    co_return Damaged(
+        file, index_offset,
+        absl::StrFormat("its index of %d units has %d bytes; at most %d are "
+                        "read",
+                        expected.unit_count, expected.index_bytes(),
+                        kIndexBytesMax));
+  }
   index = AlignedBuffer(expected.index_bytes());
   units.clear();
   coded.clear();

@@ -124,7 +124,9 @@ absl::StatusOr<RawSpeed> MeasureRawSpeed(const std::string& dir,
 absl::StatusOr<double> MeasureRawRead(const std::string& path,
                                       const RawSpeedOptions& options,
                                       const Clock& clock) {
-  const Fd file(::open(path.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC));
+  // O_NONBLOCK: a FIFO under this name must not hold the call.
+  const Fd file(::open(path.c_str(), O_RDONLY | O_DIRECT | O_NOFOLLOW |
+                                         O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
   if (!file.valid()) {
     if (errno == EINVAL) {
       return absl::UnimplementedError(
@@ -134,6 +136,10 @@ absl::StatusOr<double> MeasureRawRead(const std::string& path,
   }
   struct stat st = {};
   if (::fstat(file.get(), &st) != 0) return ErrnoStatus(errno, "look at", path);
+  if (!S_ISREG(st.st_mode)) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("read %s: it is no regular file", path));
+  }
   const size_t block = options.block_bytes;
   const uint64_t size =
       std::min(static_cast<uint64_t>(st.st_size), options.bytes_max) / block *

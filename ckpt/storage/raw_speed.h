@@ -45,7 +45,8 @@ absl::StatusOr<RawSpeed> MeasureRawSpeed(const std::string& dir,
 // Bytes a second of a file that is there, read from its beginning past the page
 // cache for time_max and up to bytes_max: what a load of it may be compared
 // with. Writes nothing. kUnimplemented: the file system refuses O_DIRECT;
-// kOutOfRange: the file has less than one block.
+// kOutOfRange: the file has less than one block; kFailedPrecondition: it is no
+// regular file.
 absl::StatusOr<double> MeasureRawRead(const std::string& path,
                                       const RawSpeedOptions& options = {},
                                       const Clock& clock = RealClock());

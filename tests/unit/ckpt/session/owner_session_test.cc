@@ -258,6 +258,20 @@ TEST_F(OwnerSessionTest, AStorageThatStaysAwayEndsTheStartAndNamesTheRank) {
   EXPECT_EQ(Start()->LoadedBy(300), "");
 }
 
+// The files beside it can be read: it is the manifest, not the storage.
+TEST_F(OwnerSessionTest, AManifestOnABadSectorIsSteppedOver) {
+  SimFault fault;
+  fault.op = SimOp::kGet;
+  fault.name_contains = AttemptDir(k300) + "/MANIFEST";
+  fault.from_then_on = true;
+  fault.status = absl::UnavailableError("I/O error");
+  disk_.Inject(fault);
+  const auto world = Start();
+  EXPECT_EQ(world->LoadedBy(200), "");
+  ASSERT_EQ(world->result(0).stepped_over.size(), 1);
+  EXPECT_THAT(world->result(0).stepped_over[0].reason, HasSubstr("bad sector"));
+}
+
 TEST_F(OwnerSessionTest, AStorageThatHangsEndsTheStartOfAllRanks) {
   for (const int hanging : {0, 2}) {
     SCOPED_TRACE(hanging);
