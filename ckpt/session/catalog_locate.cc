@@ -120,6 +120,11 @@ absl::StatusOr<OpenedRun> OpenRun(const std::string& path,
   return run;
 }
 
+bool MeansWholeRun(const std::string& text) {
+  const absl::StatusOr<std::string> path = PathOfLocation(text);
+  return path.ok() && IsDirectory(*path) && !LooksLikeCheckpoint(*path);
+}
+
 absl::StatusOr<LocatedCheckpoint> LocateCheckpoint(const std::string& text,
                                                    StorageOptions options,
                                                    Clock& clock) {

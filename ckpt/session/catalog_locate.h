@@ -34,6 +34,10 @@ struct OpenedRun {
 absl::StatusOr<OpenedRun> OpenRun(const std::string& path,
                                   StorageOptions options, Clock& clock);
 
+// Does `text` name a run as a whole, rather than one checkpoint? Looks at the
+// directory; says no where there is none.
+bool MeansWholeRun(const std::string& text);
+
 struct LocatedCheckpoint {
   std::unique_ptr<Storage> storage;
   std::string root;

@@ -20,15 +20,22 @@ std::vector<CheckpointId> PlanRetention(const RunLedger& ledger,
                                         int64_t now_unix_ms) {
   HF_CHECK(policy.keep_last >= 1, "keep_last is %d", policy.keep_last);
   // Before the first commit of this incarnation nothing is superseded by it.
-  if (ledger.committed.empty()) return {};
+  if (ledger.committed.empty() && !ledger.by_hand) return {};
   std::vector<CheckpointId> line;
   for (const SealedCheckpoint& sealed : ledger.seal.line) {
     line.push_back(sealed.id);
   }
   line.insert(line.end(), ledger.committed.begin(), ledger.committed.end());
 
-  const std::set<CheckpointId> unknown(ledger.unknown.begin(),
-                                       ledger.unknown.end());
+  if (!ledger.chosen.empty()) {
+    std::vector<CheckpointId> chosen = ledger.chosen;
+    if (!line.empty()) std::erase(chosen, line.back());
+    std::sort(chosen.begin(), chosen.end());
+    return chosen;
+  }
+
+  std::set<CheckpointId> unknown(ledger.unknown.begin(), ledger.unknown.end());
+  unknown.insert(ledger.kept.begin(), ledger.kept.end());
   // line[young] is the first that is not keep_older_s old.
   const auto is_older = [&](const CheckpointId& id) {
     const auto found = ledger.committed_unix_ms.find(id);
@@ -46,9 +53,10 @@ std::vector<CheckpointId> PlanRetention(const RunLedger& ledger,
         (policy.keep_older_s > 0 && (i + 1 == young || i == young));
     if (!kept && !unknown.contains(line[i])) old.push_back(line[i]);
   }
-  if (ledger.committed.size() >= keep_last) {
+  if (ledger.committed.size() >= keep_last || ledger.by_hand) {
     for (const SupersededCheckpoint& superseded : ledger.seal.superseded) {
-      old.push_back(superseded.checkpoint.id);
+      const CheckpointId& id = superseded.checkpoint.id;
+      if (!unknown.contains(id)) old.push_back(id);
     }
   }
   return old;
@@ -144,9 +152,10 @@ Task<bool> RetentionSession::Run() {
       continue;
     }
     const bool is_old = old.contains(parsed->id);
-    const bool may_be_swept = parsed->id.incarnation < ledger_.incarnation ||
-                              (parsed->id.incarnation == ledger_.incarnation &&
-                               aborted.contains(parsed->id));
+    const bool may_be_swept = ledger_.chosen.empty() &&
+                              (parsed->id.incarnation < ledger_.incarnation ||
+                               (parsed->id.incarnation == ledger_.incarnation &&
+                                aborted.contains(parsed->id)));
     if (!is_old && !may_be_swept) continue;
     const std::string dir =
         absl::StrFormat("%s/%s", kCheckpointsDir, entry.name);

@@ -16,6 +16,10 @@
 // Never: the newest committed one; whatever `unknown` names. An owner that
 // finds a newer claim has lost the run and touches nothing.
 //
+// A person who prunes (prune_session.h) is an owner that commits nothing: then
+// the line of its seal is judged as it stands, superseded ones go at once, or
+// exactly what was chosen goes.
+//
 // Thread: the storage's owner. Cost: a list and a few removes a save.
 
 #ifndef HOLDFAST_CKPT_SESSION_RETENTION_SESSION_H_
@@ -57,6 +61,13 @@ struct RunLedger {
   // When those on the line were committed; what is missing counts as just now.
   // The time of day of several hosts: it only ever keeps more.
   std::map<CheckpointId, int64_t> committed_unix_ms;
+  // This owner is a person's: nothing will be committed that what the seal
+  // lists would have to wait for.
+  bool by_hand = false;
+  // by_hand: these alone, whatever the policy says; empty: what it says.
+  std::vector<CheckpointId> chosen;
+  // by_hand: stay, whatever the policy says.
+  std::vector<CheckpointId> kept;
 };
 
 // Pure: the ids of `ledger` whose time has come, oldest first.

@@ -3,130 +3,17 @@
 // tests/support/saved_run.
 
 #include <filesystem>
-#include <fstream>
-#include <memory>
-#include <nlohmann/json.hpp>
 
-#include "absl/strings/str_format.h"
-#include "ckpt/base/check.h"
-#include "ckpt/format/checksum.h"
-#include "ckpt/format/shard.h"
-#include "ckpt/storage/blocking.h"
-#include "ckpt/storage/posix_storage.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/cli/run_program.h"
-#include "tests/support/saved_run.h"
+#include "tests/cli/ckptctl_fixture.h"
 
 namespace holdfast::tests {
 namespace {
 
-using ckpt::CheckpointId;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using Json = nlohmann::json;
-
-constexpr CheckpointId k100{100, 1, 1};
-constexpr CheckpointId k200{200, 2, 1};
-constexpr CheckpointId k300{300, 2, 2};
-constexpr CheckpointId kRewound{150, 1, 2};
-constexpr CheckpointId kAttempt{400, 2, 3};
-constexpr CheckpointId kCoded{500, 2, 4};
-
-void Check(const absl::Status& status) {
-  HF_CHECK(status.ok(), "%s", status.ToString());
-}
-
-Outcome Ckptctl(const std::vector<std::string>& arguments) {
-  return RunProgram("ckptctl", arguments);
-}
-
-Json JsonOf(const Outcome& outcome) {
-  const Json json = Json::parse(outcome.out, nullptr, /*exceptions=*/false);
-  EXPECT_FALSE(json.is_discarded()) << outcome;
-  return json;
-}
-
-// A run whose line is 100, 200, 300; step 150 was superseded by a rewind, and
-// the save of step 400 did not finish.
-class CkptctlTest : public testing::Test {
- protected:
-  CkptctlTest() {
-    std::filesystem::create_directories(run());
-    ckpt::PosixOptions options;
-    options.root = run();
-    auto storage = ckpt::OpenPosixStorage(options);
-    Check(storage.status());
-    Check(MakeRun(**storage));
-    Check(Claim(**storage, 1));
-    ckpt::OwnerSeal seal;
-    seal.incarnation = 1;
-    Check(Seal(**storage, seal));
-    const ckpt::Manifest first = Write(**storage, k100, 1, *layout_);
-    const ckpt::Manifest rewound = Write(**storage, kRewound, 2, *layout_);
-    Check(Claim(**storage, 2));
-    seal.incarnation = 2;
-    seal.head = k100;
-    seal.line = {{k100, 1, CrcOf(first)}};
-    seal.superseded = {{{kRewound, 2, CrcOf(rewound)}, "rewind"}};
-    Check(Seal(**storage, seal));
-    Write(**storage, k200, 1, *layout_);
-    Write(**storage, k300, 2, *layout_);
-    CheckpointSpec attempt = Spec(kAttempt, 3);
-    Check(WriteShards(**storage, *layout_, attempt, AttemptDir(kAttempt))
-              .status());
-  }
-
-  static uint32_t CrcOf(const ckpt::Manifest& manifest) {
-    return ckpt::Crc32c(ckpt::EncodeManifest(manifest));
-  }
-  static CheckpointSpec Spec(const CheckpointId& id, uint64_t commit) {
-    CheckpointSpec spec;
-    spec.run_id = kTestRun;
-    spec.id = id;
-    spec.commit_number = commit;
-    spec.attributes = {{"step", absl::StrFormat("%d", id.step)},
-                       {".saved_by", absl::StrFormat("%d", commit)}};
-    spec.seed = 7;
-    return spec;
-  }
-  static ckpt::Manifest Write(ckpt::Storage& storage, const CheckpointId& id,
-                              uint64_t commit, const ckpt::JobLayout& layout) {
-    auto manifest =
-        WriteShards(storage, layout, Spec(id, commit), AttemptDir(id));
-    Check(manifest.status());
-    Check(WriteManifest(storage, AttemptDir(id), *manifest));
-    return *std::move(manifest);
-  }
-
-  // A newer one of the same state, coded.
-  void WriteCoded() const {
-    ckpt::PosixOptions options;
-    options.root = run();
-    auto storage = ckpt::OpenPosixStorage(options);
-    Check(storage.status());
-    CheckpointSpec spec = Spec(kCoded, 3);
-    spec.zstd_level = 0;
-    Check(WriteCheckpoint(**storage, *layout_, spec, AttemptDir(kCoded)));
-  }
-
-  std::string run() const { return folder_ / "run"; }
-  std::string DirOf(const CheckpointId& id) const {
-    return run() + "/" + AttemptDir(id);
-  }
-  void Flip(const std::string& path, size_t byte) const {
-    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-    file.seekg(byte);
-    const int before = file.get();
-    file.seekp(byte);
-    file.put(static_cast<char>(before ^ 1));
-    HF_CHECK(file.good(), "cannot damage %s", path);
-  }
-
-  TestFolder folder_;
-  std::unique_ptr<ckpt::TrainLayout> layout_ = SmallLayout(2, 1, 2);
-};
 
 TEST(CkptctlCliTest, HelpAndVersionGoToStdoutWithZero) {
   for (const std::vector<std::string>& arguments :
@@ -135,6 +22,7 @@ TEST(CkptctlCliTest, HelpAndVersionGoToStdoutWithZero) {
                                              {"show", "-h"},
                                              {"verify", "--help"},
                                              {"diff", "--help"},
+                                             {"prune", "--help"},
                                              {"--version"}}) {
     const Outcome outcome = Ckptctl(arguments);
     EXPECT_EQ(outcome.code, 0) << outcome;
@@ -234,6 +122,56 @@ TEST_F(CkptctlTest, ACheckpointCopiedAnywhereIsRead) {
   std::filesystem::copy(DirOf(k300), folder_ / "copy");
   EXPECT_EQ(Ckptctl({"verify", folder_ / "copy", "--hash"}).code, 0);
   EXPECT_EQ(Ckptctl({"diff", folder_ / "copy", run()}).code, 0);
+}
+
+TEST_F(CkptctlTest, LsOfOneCheckpointIsItsLine) {
+  const Json named = JsonOf(Ckptctl({"ls", run() + "@200", "--json"}));
+  EXPECT_EQ(named["id"], ToString(k200));
+  EXPECT_EQ(named["state"], "committed");
+  std::filesystem::copy(DirOf(k300), folder_ / "copy");
+  const Json copied = JsonOf(Ckptctl({"ls", folder_ / "copy", "--json"}));
+  EXPECT_EQ(copied["id"], ToString(k300));
+  EXPECT_TRUE(copied["state"].is_null());
+  EXPECT_THAT(Ckptctl({"ls", folder_ / "copy"}).out,
+              HasSubstr("a directory by itself, of run "));
+}
+
+TEST_F(CkptctlTest, ShowOfATensorSaysWhereItIsStored) {
+  const Json json =
+      JsonOf(Ckptctl({"show", run(), "--tensor=model.norm.weight", "--json"}));
+  ASSERT_EQ(json["items"].size(), 4);
+  for (const Json& item : json["items"]) {
+    EXPECT_EQ(item["name"], "model.norm.weight");
+    int64_t elements = 0;
+    for (const Json& chunk : item["chunks"]) {
+      elements += chunk["count"].get<int64_t>();
+    }
+    EXPECT_EQ(elements, item["shape"][0]);
+  }
+  const Outcome wild = Ckptctl({"show", run(), "--tensor", "*.q_proj.weight"});
+  EXPECT_EQ(wild.code, 0) << wild;
+  EXPECT_THAT(
+      wild.out,
+      AllOf(HasSubstr("model.layers.1.self_attn.q_proj.weight"),
+            HasSubstr("shard-00000.hf"), testing::Not(HasSubstr("k_proj"))));
+  const Outcome none = Ckptctl({"show", run(), "--tensor", "wte"});
+  EXPECT_EQ(none.code, 66) << none;
+  EXPECT_THAT(none.err, HasSubstr("has no tensor 'wte'"));
+}
+
+TEST_F(CkptctlTest, ShowPrintsTheFilesAndTheConfiguration) {
+  EXPECT_THAT(Ckptctl({"show", run()}).out,
+              AllOf(HasSubstr("FILE"), HasSubstr("shard-00003.hf")));
+  EXPECT_EQ(Ckptctl({"show", run(), "--config"}).code, 66);
+  ckpt::PosixOptions options;
+  options.root = run();
+  auto storage = ckpt::OpenPosixStorage(options);
+  Check(storage.status());
+  CheckpointSpec spec = Spec({500, 2, 4}, 3);
+  spec.attributes[".config"] = "[model]\nlayers = 2\x1b[2J\n";
+  Check(WriteCheckpoint(**storage, *layout_, spec, AttemptDir(spec.id)));
+  EXPECT_EQ(Ckptctl({"show", run(), "--config"}).out,
+            "[model]\nlayers = 2\\x1b[2J\n");
 }
 
 TEST_F(CkptctlTest, VerifyComputesTheDigestThatShowPrints) {

@@ -2,8 +2,8 @@
 //
 // main.cc fills the structs from the command line and is the only file that
 // knows how options are spelled. Results go to stdout, messages to stderr; each
-// returns an exit code (trainer/fault/exit_codes.h). None of them writes
-// into a run or a checkpoint that is there.
+// returns an exit code (trainer/fault/exit_codes.h). Only prune changes a run
+// that is there, when told so.
 
 #ifndef HOLDFAST_TOOLS_CKPTCTL_COMMANDS_H_
 #define HOLDFAST_TOOLS_CKPTCTL_COMMANDS_H_
@@ -15,7 +15,7 @@
 namespace holdfast::tools {
 
 struct LsOptions {
-  std::string run;
+  std::string what;  // a run: all of it; a checkpoint: that one
   bool json = false;
 };
 int RunLs(const LsOptions& options);
@@ -24,6 +24,8 @@ int RunLs(const LsOptions& options);
 struct ShowOptions {
   std::string checkpoint;
   bool hash = false;
+  bool config = false;               // the configuration's text alone
+  std::vector<std::string> tensors;  // names or patterns; empty: all
   bool json = false;
 };
 int RunShow(const ShowOptions& options);
@@ -33,6 +35,7 @@ struct VerifyOptions {
   bool hash = false;
   bool json = false;
   bool raw_speed = true;  // measure the disk too, to compare with
+  int threads = 0;        // 0: as many as there are processors, at most 8
   int readers = 8;        // reads in flight
 };
 int RunVerify(const VerifyOptions& options);
@@ -72,6 +75,18 @@ struct ExportOptions {
   bool json = false;
 };
 int RunExport(const ExportOptions& options);
+
+struct PruneCommandOptions {
+  std::string what;  // a run, or one checkpoint of it
+  int keep_last = 3;
+  int64_t keep_every = 0;
+  int64_t keep_older_s = 0;
+  bool yes = false;            // remove; else list
+  bool owner_is_gone = false;  // a person says so
+  bool verify = true;          // the newest, before anything goes
+  bool json = false;
+};
+int RunPrune(const PruneCommandOptions& options);
 
 }  // namespace holdfast::tools
 

@@ -93,37 +93,49 @@ Matching Match(const ckpt::Manifest& a, const ckpt::Manifest& b,
   return matching;
 }
 
-// All pairs, cut into batches.
-std::vector<std::vector<Piece>> Batches(const ckpt::Manifest& a,
-                                        const std::vector<Pair>& pairs,
-                                        uint64_t batch_bytes) {
-  std::vector<std::vector<Piece>> batches(1);
-  uint64_t used = 0;
-  for (size_t i = 0; i < pairs.size(); ++i) {
-    const ItemSpec& item = a.items[pairs[i].in_a];
-    const ckpt::Box whole = ckpt::WholeBox(item.shape);
-    const int64_t elements = whole.elements();
-    if (elements == 0) continue;
-    const int64_t row =
-        whole.dimensions > 0 ? elements / whole.count[0] : elements;
-    const auto size = static_cast<uint64_t>(ckpt::SizeOf(item.dtype));
-    for (int64_t first = 0; first < elements;) {
-      if (used >= batch_bytes) {
-        batches.emplace_back();
-        used = 0;
-      }
-      int64_t count =
-          std::clamp<int64_t>((batch_bytes - used) / size, 1, elements - first);
+// All pairs, cut into batches one after the other: a manifest may say anything
+// about sizes, so there is no list of them.
+class Batches {
+ public:
+  Batches(const ckpt::Manifest* a, const std::vector<Pair>* pairs,
+          uint64_t batch_bytes)
+      : a_(a), pairs_(pairs), batch_bytes_(batch_bytes) {}
+
+  // Empty after the last.
+  std::vector<Piece> Next() {
+    std::vector<Piece> batch;
+    uint64_t used = 0;
+    while (pair_ < pairs_->size() && used < batch_bytes_ &&
+           batch.size() < kPiecesMax) {
+      const ItemSpec& item = a_->items[(*pairs_)[pair_].in_a];
+      const ckpt::Box whole = ckpt::WholeBox(item.shape);
+      const int64_t elements = whole.elements();
+      const int64_t row =
+          whole.dimensions > 0 ? elements / whole.count[0] : elements;
+      const auto size = static_cast<uint64_t>(ckpt::SizeOf(item.dtype));
+      const auto room = static_cast<int64_t>((batch_bytes_ - used) / size);
+      int64_t count = std::clamp<int64_t>(room, 1, elements - first_);
       // Whole rows, unless one alone is too large.
-      if (count > row) count -= (first + count) % row;
-      Piece piece{i, first, count, used, count * size};
-      batches.back().push_back(piece);
-      used += ckpt::RoundUp(piece.bytes, ckpt::kStorageAlignment);
-      first += count;
+      if (count > row) count -= (first_ + count) % row;
+      batch.push_back({pair_, first_, count, used, count * size});
+      used += ckpt::RoundUp(batch.back().bytes, ckpt::kStorageAlignment);
+      first_ += count;
+      if (first_ == elements) {
+        ++pair_;
+        first_ = 0;
+      }
     }
+    return batch;
   }
-  return batches;
-}
+
+ private:
+  static constexpr size_t kPiecesMax = 100'000;
+  const ckpt::Manifest* const a_;
+  const std::vector<Pair>* const pairs_;
+  const uint64_t batch_bytes_;
+  size_t pair_ = 0;
+  int64_t first_ = 0;  // the next element of it
+};
 
 // Reads the pieces of one side into `memory`.
 absl::Status ReadBatch(const Opened& opened, const std::vector<Piece>& batch,
@@ -149,7 +161,7 @@ absl::Status ReadBatch(const Opened& opened, const std::vector<Piece>& batch,
   ckpt::LoadSession session(opened.env(), opened.place.dir,
                             opened.manifest.get(), &opened.manifest->items,
                             &wanted, &target, ReaderOptions(readers));
-  RunShown(opened, &session, nullptr);
+  Drive(opened.place.storage.get(), &session, [] {});
   const absl::Status& status = session.outcome().status;
   return absl::Status(status.code(),
                       absl::StrFormat("%s: %s", opened.place.path(),
@@ -158,10 +170,11 @@ absl::Status ReadBatch(const Opened& opened, const std::vector<Piece>& batch,
 
 absl::Status CompareAll(const Opened& a, const Opened& b,
                         const DiffOptions& options, std::vector<Pair>* pairs) {
-  const auto batches = Batches(*a.manifest, *pairs, options.batch_bytes);
-  uint64_t total = 0;
-  for (const auto& batch : batches) {
-    for (const Piece& piece : batch) total += 2 * piece.bytes;
+  double total = 0;  // of both sides; what they say may be nonsense
+  for (const Pair& pair : *pairs) {
+    const ItemSpec& item = a.manifest->items[pair.in_a];
+    total +=
+        2.0 * ckpt::WholeBox(item.shape).elements() * ckpt::SizeOf(item.dtype);
   }
   Progress::Options shown;
   shown.doing = "comparing";
@@ -169,8 +182,8 @@ absl::Status CompareAll(const Opened& a, const Opened& b,
   ckpt::AlignedBuffer memory_a;
   ckpt::AlignedBuffer memory_b;
   uint64_t done = 0;
-  for (const std::vector<Piece>& batch : batches) {
-    if (batch.empty()) continue;
+  Batches batches(a.manifest.get(), pairs, options.batch_bytes);
+  for (auto batch = batches.Next(); !batch.empty(); batch = batches.Next()) {
     const absl::Status read_a =
         ReadBatch(a, batch, *pairs, true, options.readers, &memory_a);
     if (!read_a.ok()) return read_a;
@@ -185,7 +198,7 @@ absl::Status CompareAll(const Opened& a, const Opened& b,
               &pair.difference);
       done += 2 * piece.bytes;
     }
-    progress.Update(done, total);
+    progress.Update(done, static_cast<uint64_t>(std::min(total, 1e18)));
   }
   progress.Finish();
   return absl::OkStatus();

@@ -9,6 +9,7 @@
 #include "ckpt/base/clock.h"
 #include "ckpt/session/catalog_locate.h"
 #include "tools/ckptctl/commands.h"
+#include "tools/ckptctl/opened.h"
 #include "tools/common/json_output.h"
 #include "tools/common/text.h"
 #include "trainer/fault/exit_codes.h"
@@ -17,6 +18,12 @@ namespace holdfast::tools {
 namespace {
 
 using ckpt::CatalogEntry;
+
+constexpr char kProgram[] = "ckptctl ls";
+const std::vector<std::string> kHead = {"STEP", "CHECKPOINT", "STATE",  "AGE",
+                                        "SIZE", "LAYOUT",     "PARENT", "NOTE"};
+const std::vector<Align> kAligns = {Align::kRight, Align::kLeft, Align::kLeft,
+                                    Align::kRight, Align::kRight};
 
 Json EntryJson(const CatalogEntry& entry, const CatalogEntry* newest) {
   Json json;
@@ -58,8 +65,11 @@ std::vector<std::string> Row(const CatalogEntry& entry,
     row.push_back(AgeText(entry.manifest->time_unix_ms));
     row.push_back(BytesText(static_cast<double>(entry.manifest->bytes)));
     row.push_back(entry.manifest->layout);
+    row.push_back(entry.manifest->parent
+                      ? ckpt::ToString(*entry.manifest->parent)
+                      : "none");
   } else {
-    row.insert(row.end(), {"-", "-", "-"});
+    row.insert(row.end(), {"-", "-", "-", "-"});
   }
   std::string note = entry.reason;
   if (&entry == newest) note = "newest";
@@ -82,11 +92,46 @@ std::string OwnerText(const ckpt::Catalog& catalog) {
                    : "nobody");
 }
 
+// One checkpoint. Outside of a run nobody says what it counts for.
+int ListOne(const LsOptions& options) {
+  const auto opened = OpenCheckpoint(options.what, /*readers=*/1);
+  if (!opened.ok()) return ReportFailure(kProgram, opened.status());
+  CatalogEntry entry;
+  if (opened->place.entry) {
+    entry = *opened->place.entry;
+  } else {
+    entry.id = opened->manifest->id;
+    entry.dir = opened->place.dir;
+    entry.manifest = opened->summary;
+  }
+  if (options.json) {
+    Json json = EntryJson(entry, nullptr);
+    json.erase("newest");
+    if (!opened->place.entry) {
+      json["state"] = Json();
+      json["offered"] = Json();
+      json["dir"] = opened->place.path();
+    }
+    json["run_id"] = ckpt::ToHex(opened->manifest->run_id);
+    PrintJson(json);
+    return trainer::kExitFinished;
+  }
+  std::vector<std::string> row = Row(entry, nullptr);
+  if (!opened->place.entry) {
+    row[2] = "-";
+    row.back() = "a directory by itself, of run " +
+                 ckpt::ToHex(opened->manifest->run_id);
+  }
+  std::fputs(TableText({kHead, row}, kAligns).c_str(), stdout);
+  return trainer::kExitFinished;
+}
+
 }  // namespace
 
 int RunLs(const LsOptions& options) {
-  const auto run = ckpt::OpenRun(options.run, {}, ckpt::RealClock());
-  if (!run.ok()) return ReportFailure("ckptctl ls", run.status());
+  if (!ckpt::MeansWholeRun(options.what)) return ListOne(options);
+  const auto run = ckpt::OpenRun(options.what, {}, ckpt::RealClock());
+  if (!run.ok()) return ReportFailure(kProgram, run.status());
   const ckpt::Catalog& catalog = run->catalog;
   const CatalogEntry* const newest = catalog.newest();
   if (options.json) {
@@ -107,7 +152,7 @@ int RunLs(const LsOptions& options) {
     PrintJson(json);
     return trainer::kExitFinished;
   }
-  std::printf("%s: run %s, %s\n", run->root.c_str(),
+  std::printf("%s: run %s, %s\n", Printable(run->root).c_str(),
               catalog.run_id ? ckpt::ToHex(*catalog.run_id).c_str()
                              : "without an identity",
               OwnerText(catalog).c_str());
@@ -117,19 +162,15 @@ int RunLs(const LsOptions& options) {
   if (catalog.entries.empty()) {
     std::printf("no checkpoints%s\n",
                 catalog.has_committed
-                    ? (", though " + catalog.committed_proof).c_str()
+                    ? (", though " + Printable(catalog.committed_proof)).c_str()
                     : " yet");
     return trainer::kExitFinished;
   }
-  std::vector<std::vector<std::string>> rows = {
-      {"STEP", "CHECKPOINT", "STATE", "AGE", "SIZE", "LAYOUT", "NOTE"}};
+  std::vector<std::vector<std::string>> rows = {kHead};
   for (const CatalogEntry& entry : catalog.entries) {
     rows.push_back(Row(entry, newest));
   }
-  std::fputs(TableText(rows, {Align::kRight, Align::kLeft, Align::kLeft,
-                              Align::kRight, Align::kRight})
-                 .c_str(),
-             stdout);
+  std::fputs(TableText(rows, kAligns).c_str(), stdout);
   return trainer::kExitFinished;
 }
 

@@ -21,18 +21,20 @@ constexpr char kFooter[] =
     "CHECKPOINT is RUN (its newest), RUN@STEP, RUN@step-000000120.i0003.a01, "
     "or a\ncheckpoint's own directory, wherever it was copied to.\n"
     "\n"
-    "No command writes into a run or a checkpoint that is there.\n"
+    "prune alone changes a run that is there, and only with --yes.\n"
     "\n"
     "Exit: 0 fine, 1 diff found a difference, 64 bad usage, 65 damaged data,\n"
-    "66 no checkpoint, 70 our own bug, 74 I/O error, 78 a newer format or "
-    "another\ndisagreement.\n"
+    "66 no checkpoint (or tensor) of that name, 70 our own bug, 74 I/O error,\n"
+    "78 a newer format, a job that owns the run, or another disagreement.\n"
     "\n"
     "Examples:\n"
     "  ckptctl ls /scratch/run7\n"
     "  ckptctl verify /scratch/run7@1200 --hash\n"
+    "  ckptctl show /scratch/run7 --tensor '*.q_proj.weight'\n"
     "  ckptctl diff /scratch/run7 /scratch/run8@1200\n"
     "  ckptctl export /scratch/run7@1200 --to hf --dtype bf16 --out "
-    "/models/run7";
+    "/models/run7\n"
+    "  ckptctl prune /scratch/run7 --keep-last 2 --keep-every 1000";
 
 void AddReaders(CLI::App* parser, int& readers) {
   parser->add_option("--readers", readers, "reads in flight [default: 8]")
@@ -44,9 +46,11 @@ Command AddLs(CLI::App& app) {
   auto options = std::make_shared<LsOptions>();
   CLI::App* parser = app.add_subcommand(
       "ls",
-      "what is in a run, newest first: step, state, age, size, layout, and why "
-      "something is not offered");
-  parser->add_option("RUN", options->run, "a run directory")
+      "what is in a run, newest first: step, state, age, size, layout, parent, "
+      "and why something is not offered");
+  parser
+      ->add_option("RUN", options->what,
+                   "a run directory; or one checkpoint, see ckptctl --help")
       ->type_name("")
       ->required();
   AddJson(parser, options->json);
@@ -56,12 +60,21 @@ Command AddLs(CLI::App& app) {
 Command AddShow(CLI::App& app) {
   auto options = std::make_shared<ShowOptions>();
   CLI::App* parser = app.add_subcommand(
-      "show", "one manifest: items, attributes, and the layout that wrote it");
+      "show",
+      "one manifest: the layout that wrote it, attributes, tensors and files");
   parser->add_option("CHECKPOINT", options->checkpoint, "see ckptctl --help")
       ->type_name("")
       ->required();
   parser->add_flag("--hash", options->hash,
                    "the logical digests that the manifest records");
+  parser->add_flag("--config", options->config,
+                   "the configuration of the job that wrote it, alone");
+  parser
+      ->add_option("--tensor", options->tensors,
+                   "only this tensor, and where its parts are stored; '*' and "
+                   "'?' are wild; repeatable")
+      ->type_name("NAME")
+      ->allow_extra_args(false);
   AddJson(parser, options->json);
   return MakeCommand(parser, options, &RunShow);
 }
@@ -80,6 +93,11 @@ Command AddVerify(CLI::App& app) {
       "--raw-speed,!--no-raw-speed", options->raw_speed,
       "first read for half a second of the largest file in a plain "
       "loop, to compare with (the default)");
+  parser
+      ->add_option("--threads", options->threads,
+                   "cores that hash [default: all that there are, at most 8]")
+      ->check(CLI::Range(1, 64).description(""))
+      ->type_name("N");
   AddReaders(parser, options->readers);
   AddJson(parser, options->json);
   return MakeCommand(parser, options, &RunVerify);
@@ -169,14 +187,57 @@ Command AddExport(CLI::App& app) {
   return MakeCommand(parser, options, &RunExport);
 }
 
+Command AddPrune(CLI::App& app) {
+  auto options = std::make_shared<PruneCommandOptions>();
+  CLI::App* parser = app.add_subcommand(
+      "prune",
+      "lists what a run can do without, by the rules of a job's own retention, "
+      "and removes it with --yes");
+  parser
+      ->add_option("RUN", options->what,
+                   "a run directory; or RUN@STEP or RUN@ID: that one alone. "
+                   "The newest checkpoint is never removed")
+      ->type_name("")
+      ->required();
+  parser
+      ->add_option("--keep-last", options->keep_last,
+                   "the newest checkpoints that stay [default: 3]")
+      ->check(CLI::Range(1, 1'000'000).description(""))
+      ->type_name("N");
+  parser
+      ->add_option("--keep-every", options->keep_every,
+                   "also those at a multiple of this step [default: none]")
+      ->check(CLI::Range(int64_t{1}, INT64_MAX).description(""))
+      ->type_name("STEP");
+  parser
+      ->add_option("--keep-older", options->keep_older_s,
+                   "also one that is at least so old, and the one that will "
+                   "take its place, in seconds [default: none]")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40).description(""))
+      ->type_name("SECONDS");
+  parser->add_flag("--yes", options->yes,
+                   "remove them. This claims the run, as a starting job does: "
+                   "no job may own it");
+  parser->add_flag("--owner-is-gone", options->owner_is_gone,
+                   "you know that the job that claimed the run last has ended, "
+                   "though nothing here shows it");
+  parser->add_flag("--verify,!--no-verify", options->verify,
+                   "with --yes, first read the newest checkpoint and compare "
+                   "its checksums: nothing goes if it is damaged (the "
+                   "default)");
+  AddJson(parser, options->json);
+  return MakeCommand(parser, options, &RunPrune);
+}
+
 int Main(int argc, char** argv) {
   // What storage is used and so on is of no interest here; warnings are.
   const absl::Status log =
       ckpt::InitLog(ckpt::LogLevel::kWarning, /*file=*/"", /*prefix=*/"");
   if (!log.ok()) return ReportFailure("ckptctl", log);
 
-  CLI::App app("ckptctl: looks at, checks, compares and moves checkpoints.",
-               "ckptctl");
+  CLI::App app(
+      "ckptctl: looks at, checks, compares, moves and prunes checkpoints.",
+      "ckptctl");
   app.footer(kFooter);
   return RunCommandLine(app,
                         {
@@ -185,6 +246,7 @@ int Main(int argc, char** argv) {
                             AddVerify(app),
                             AddDiff(app),
                             AddExport(app),
+                            AddPrune(app),
                         },
                         argc, argv);
 }

@@ -24,13 +24,24 @@ constexpr int kOpsBesidesReads = 8;
 
 }  // namespace
 
-ckpt::SessionEnv Opened::env() const {
+ckpt::SessionEnv EnvOf(ckpt::Storage* storage) {
   ckpt::SessionEnv env;
-  env.storage = place.storage.get();
+  env.storage = storage;
   env.clock = &ckpt::RealClock();
   env.space = kSpace;
-  env.ops_max = place.storage->queue_depth();
+  env.ops_max = storage->queue_depth();
   return env;
+}
+
+ckpt::SessionEnv Opened::env() const { return EnvOf(place.storage.get()); }
+
+absl::StatusOr<std::unique_ptr<ckpt::Storage>> ReopenStorage(
+    const Opened& opened, int readers) {
+  ckpt::StorageOptions storage;
+  const std::string& root = opened.place.root;
+  storage.location = root.find(':') == root.npos ? root : "file:" + root;
+  storage.queue_depth = readers + kOpsBesidesReads;
+  return ckpt::OpenStorage(storage);
 }
 
 absl::StatusOr<Opened> OpenCheckpoint(const std::string& text, int readers) {

@@ -13,7 +13,6 @@
 #include "ckpt/session/session.h"
 #include "ckpt/session/unit_reader.h"
 #include "tools/common/json_output.h"
-#include "tools/common/progress.h"
 
 namespace holdfast::tools {
 
@@ -32,20 +31,23 @@ absl::StatusOr<Opened> OpenCheckpoint(const std::string& text, int readers);
 
 ckpt::UnitReaderOptions ReaderOptions(int readers);
 
-// Drives a session that has progress() to its end, with a progress line.
-template <typename Session>
-void RunShown(const Opened& opened, Session* session, Progress* progress) {
+// Another storage at the same place, for another thread.
+absl::StatusOr<std::unique_ptr<ckpt::Storage>> ReopenStorage(
+    const Opened& opened, int readers);
+ckpt::SessionEnv EnvOf(ckpt::Storage* storage);
+
+// Drives a session to its end, and calls `shown` whenever answers have come or
+// 10 ms have passed.
+template <typename Session, typename Shown>
+void Drive(ckpt::Storage* storage, Session* session, Shown shown) {
   while (true) {
     session->Poll();
     if (session->done()) return;
     ckpt::Completion answers[64];
-    const size_t count = opened.place.storage->Poll(answers);
+    const size_t count = storage->Poll(answers);
     for (size_t i = 0; i < count; ++i) session->OnCompletion(answers[i]);
-    if (count == 0) opened.place.storage->WaitForCompletion(/*wait_ms=*/10);
-    if (progress != nullptr) {
-      const ckpt::LoadProgress at = session->progress();
-      progress->Update(at.bytes_done, at.bytes_total);
-    }
+    if (count == 0) storage->WaitForCompletion(/*wait_ms=*/10);
+    shown();
   }
 }
 

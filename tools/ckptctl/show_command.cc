@@ -1,5 +1,7 @@
 // tools/ckptctl/show_command.cc: `ckptctl show`: one manifest.
 
+#include <fnmatch.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <string>
@@ -7,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "ckpt/format/manifest_rules.h"
 #include "tools/ckptctl/commands.h"
@@ -20,6 +23,34 @@ namespace {
 
 using ckpt::Manifest;
 
+constexpr char kProgram[] = "ckptctl show";
+// Where the trainer keeps its configuration (trainer/resume_state.cc).
+constexpr char kConfigAttribute[] = ".config";
+
+bool IsWanted(const ckpt::ItemSpec& item, const ShowOptions& options) {
+  if (options.tensors.empty()) return true;
+  return std::any_of(options.tensors.begin(), options.tensors.end(),
+                     [&item](const std::string& pattern) {
+                       return item.name == pattern ||
+                              ::fnmatch(pattern.c_str(), item.name.c_str(),
+                                        /*flags=*/0) == 0;
+                     });
+}
+
+// "[0,64) x [0,32), elements 0-2047"
+std::string RunText(const ckpt::Chunk& chunk) {
+  std::string text;
+  for (int d = 0; d < chunk.part.dimensions; ++d) {
+    absl::StrAppendFormat(&text, "%s[%d,%d)", d == 0 ? "" : " x ",
+                          chunk.part.first[d],
+                          chunk.part.first[d] + chunk.part.count[d]);
+  }
+  if (chunk.count == chunk.part.elements()) return text;
+  return absl::StrFormat("%s%selements %d-%d of it", text,
+                         text.empty() ? "" : ", ", chunk.first,
+                         chunk.first + chunk.count - 1);
+}
+
 // Long or multi-line values are for --json.
 std::string OneLine(const std::string& value) {
   constexpr size_t kWidth = 60;
@@ -30,7 +61,35 @@ std::string OneLine(const std::string& value) {
                          value.size());
 }
 
-void PrintText(const Opened& opened, bool hash) {
+std::vector<std::vector<std::string>> ItemRows(const Manifest& manifest,
+                                               const ShowOptions& options) {
+  std::vector<std::vector<std::string>> rows = {{"ITEM", "KIND", "TYPE"}};
+  if (options.hash) rows[0].push_back("DIGEST");
+  for (size_t i = 0; i < manifest.items.size(); ++i) {
+    const ckpt::ItemSpec& item = manifest.items[i];
+    if (!IsWanted(item, options)) continue;
+    rows.push_back({item.name, item.kind, TypeText(item)});
+    if (options.hash) {
+      rows.back().push_back(ckpt::ToHex(manifest.item_digests[i]));
+    }
+  }
+  return rows;
+}
+
+void PrintFiles(const Manifest& manifest) {
+  std::vector<std::vector<std::string>> rows = {
+      {"FILE", "BYTES", "UNITS", "CHUNKS"}};
+  for (const ckpt::ShardFile& file : manifest.files) {
+    rows.push_back({file.name, absl::StrFormat("%d", file.bytes),
+                    absl::StrFormat("%d", file.unit_count),
+                    absl::StrFormat("%d", file.chunks.size())});
+  }
+  std::printf("\n%s", TableText(rows, {Align::kLeft, Align::kRight,
+                                       Align::kRight, Align::kRight})
+                          .c_str());
+}
+
+void PrintText(const Opened& opened, const ShowOptions& options) {
   const Manifest& manifest = *opened.manifest;
   std::vector<std::vector<std::string>> head = {
       {"checkpoint", ckpt::ToString(manifest.id)},
@@ -66,21 +125,62 @@ void PrintText(const Opened& opened, bool hash) {
   }
   std::fputs(TableText(head).c_str(), stdout);
 
-  std::vector<std::vector<std::string>> rows = {{"ITEM", "KIND", "TYPE"}};
-  if (hash) rows[0].push_back("DIGEST");
-  for (size_t i = 0; i < manifest.items.size(); ++i) {
-    const ckpt::ItemSpec& item = manifest.items[i];
-    rows.push_back({item.name, item.kind, TypeText(item)});
-    if (hash) rows.back().push_back(ckpt::ToHex(manifest.item_digests[i]));
-  }
-  std::printf("\n%s", TableText(rows).c_str());
-  if (hash) {
+  std::printf("\n%s", TableText(ItemRows(manifest, options)).c_str());
+  PrintFiles(manifest);
+  if (options.hash) {
     std::printf("\ndigest %s\n",
                 ckpt::ToHex(ckpt::LogicalDigest(manifest)).c_str());
   }
 }
 
-void PrintAsJson(const Opened& opened, bool hash) {
+// The tensors that were asked for, and where each part of them is stored.
+void PrintTensors(const Manifest& manifest, const ShowOptions& options) {
+  std::fputs(TableText(ItemRows(manifest, options)).c_str(), stdout);
+  std::vector<std::vector<std::string>> rows = {
+      {"ITEM", "KIND", "FILE", "OFFSET", "BYTES", "PART"}};
+  for (const ckpt::ShardFile& file : manifest.files) {
+    for (const ckpt::Chunk& chunk : file.chunks) {
+      const ckpt::ItemSpec& item = manifest.items[chunk.item];
+      if (!IsWanted(item, options)) continue;
+      rows.push_back(
+          {item.name, item.kind, file.name, absl::StrFormat("%d", chunk.offset),
+           absl::StrFormat("%d", chunk.bytes_stored), RunText(chunk)});
+    }
+  }
+  std::printf("\n%s", TableText(rows, {Align::kLeft, Align::kLeft, Align::kLeft,
+                                       Align::kRight, Align::kRight})
+                          .c_str());
+}
+
+Json BoxJson(const ckpt::Box& box) {
+  Json first = Json::array();
+  Json count = Json::array();
+  for (int d = 0; d < box.dimensions; ++d) {
+    first.push_back(box.first[d]);
+    count.push_back(box.count[d]);
+  }
+  return {{"first", std::move(first)}, {"count", std::move(count)}};
+}
+
+// What is stored where of each item that was asked for.
+Json ChunksJson(const Manifest& manifest, ckpt::ItemIndex item) {
+  Json chunks = Json::array();
+  for (const ckpt::ShardFile& file : manifest.files) {
+    for (const ckpt::Chunk& chunk : file.chunks) {
+      if (chunk.item != item) continue;
+      chunks.push_back({{"file", file.name},
+                        {"offset", chunk.offset},
+                        {"bytes", chunk.bytes_stored},
+                        {"part", BoxJson(chunk.part)},
+                        {"first", chunk.first},
+                        {"count", chunk.count}});
+    }
+  }
+  return chunks;
+}
+
+void PrintAsJson(const Opened& opened, const ShowOptions& options) {
+  const bool hash = options.hash;
   const Manifest& manifest = *opened.manifest;
   Json json = DescribeJson(opened);
   if (opened.place.entry) {
@@ -99,11 +199,13 @@ void PrintAsJson(const Opened& opened, bool hash) {
   json["items"] = Json::array();
   for (size_t i = 0; i < manifest.items.size(); ++i) {
     const ckpt::ItemSpec& item = manifest.items[i];
+    if (!IsWanted(item, options)) continue;
     Json entry = {{"name", item.name},
                   {"kind", item.kind},
                   {"dtype", std::string(ckpt::NameOf(item.dtype))},
                   {"shape", item.shape}};
     if (hash) entry["digest"] = ckpt::ToHex(manifest.item_digests[i]);
+    if (!options.tensors.empty()) entry["chunks"] = ChunksJson(manifest, i);
     json["items"].push_back(std::move(entry));
   }
   json["shards"] = Json::array();
@@ -123,11 +225,36 @@ void PrintAsJson(const Opened& opened, bool hash) {
 
 int RunShow(const ShowOptions& options) {
   const auto opened = OpenCheckpoint(options.checkpoint, /*readers=*/1);
-  if (!opened.ok()) return ReportFailure("ckptctl show", opened.status());
-  if (options.json) {
-    PrintAsJson(*opened, options.hash);
+  if (!opened.ok()) return ReportFailure(kProgram, opened.status());
+  const Manifest& manifest = *opened->manifest;
+  if (std::none_of(manifest.items.begin(), manifest.items.end(),
+                   [&](const auto& item) { return IsWanted(item, options); }) &&
+      !options.tensors.empty()) {
+    return ReportFailure(
+        kProgram,
+        absl::NotFoundError(absl::StrFormat(
+            "%s has no tensor '%s', of %d; 'ckptctl show' without "
+            "--tensor lists them",
+            opened->place.path(), absl::StrJoin(options.tensors, "', '"),
+            manifest.items.size())));
+  }
+  if (options.config && !options.json) {
+    const auto config = manifest.attributes.find(kConfigAttribute);
+    if (config == manifest.attributes.end()) {
+      return ReportFailure(
+          kProgram,
+          absl::NotFoundError(absl::StrFormat(
+              "%s has no configuration (attribute %s): the trainer writes one, "
+              "other users of the library need not",
+              opened->place.path(), kConfigAttribute)));
+    }
+    std::fputs(Printable(config->second, /*keep_lines=*/true).c_str(), stdout);
+  } else if (options.json) {
+    PrintAsJson(*opened, options);
+  } else if (!options.tensors.empty()) {
+    PrintTensors(manifest, options);
   } else {
-    PrintText(*opened, options.hash);
+    PrintText(*opened, options);
   }
   return trainer::kExitFinished;
 }

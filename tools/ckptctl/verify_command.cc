@@ -12,6 +12,7 @@
 #include "ckpt/storage/raw_speed.h"
 #include "tools/ckptctl/commands.h"
 #include "tools/ckptctl/opened.h"
+#include "tools/ckptctl/verify_threads.h"
 #include "tools/common/json_output.h"
 #include "tools/common/progress.h"
 #include "tools/common/text.h"
@@ -38,6 +39,8 @@ void PrintAsJson(const Opened& opened, const VerifyOptions& options,
   json["error"] = std::string(outcome.status.message());
   json["bytes_read"] = outcome.bytes_read;
   json["seconds"] = outcome.seconds;
+  json["threads"] =
+      ThreadsFor({options.threads, options.readers}, *opened.manifest);
   json["bytes_per_s"] =
       outcome.seconds > 0 ? outcome.bytes_read / outcome.seconds : 0;
   if (raw > 0) {
@@ -130,19 +133,17 @@ double RawReadOf(const Opened& opened) {
 }  // namespace
 
 int RunVerify(const VerifyOptions& options) {
-  const auto opened = OpenCheckpoint(options.checkpoint, options.readers);
+  const auto opened = OpenCheckpoint(options.checkpoint, /*readers=*/1);
   if (!opened.ok()) return ReportFailure(kProgram, opened.status());
   const double raw = options.raw_speed ? RawReadOf(*opened) : 0;
-  ckpt::VerifySession session(opened->env(), opened->place.dir,
-                              opened->manifest.get(), options.hash,
-                              ReaderOptions(options.readers));
   Progress::Options shown;
   shown.doing = "verifying";
   shown.raw_per_s = raw;
   Progress progress(shown, ckpt::RealClock());
-  RunShown(*opened, &session, &progress);
+  const VerifyThreads threads{options.threads, options.readers};
+  const ckpt::VerifyOutcome outcome =
+      VerifyOnThreads(*opened, options.hash, threads, &progress);
   progress.Finish();
-  const ckpt::VerifyOutcome& outcome = session.outcome();
   if (options.json) {
     PrintAsJson(*opened, options, outcome, raw);
   } else if (outcome.status.ok() || absl::IsDataLoss(outcome.status)) {

@@ -2,6 +2,10 @@
 
 #include "ckpt/session/verify_session.h"
 
+#include <memory>
+#include <optional>
+#include <vector>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/start_fixture.h"
@@ -40,6 +44,85 @@ class VerifySessionTest : public StartTest,
     return bytes;
   }
 };
+
+// What sessions find that take turns over parts, and the same from one.
+TEST_P(VerifySessionTest, InPartsItReadsTheSameAndFindsTheSame) {
+  const auto in_parts = [this](bool hash, int sessions) {
+    SimStorage storage(disk_, {.process = 70});
+    tests::SimClock clock;
+    SessionEnv env;
+    env.storage = &storage;
+    env.clock = &clock;
+    env.space = 5;
+    env.ops_max = 2;
+    UnitReaderOptions options;
+    options.read_bytes_max = kUnitBytesMax;
+    VerifyParts parts(&manifest_300_, /*part_bytes=*/4096);
+    std::vector<std::unique_ptr<VerifySession>> running;
+    std::vector<VerifyOutcome> found;
+    for (int i = 0; i < sessions; ++i) {
+      env.space = 5 + i;
+      running.push_back(std::make_unique<VerifySession>(
+          env, AttemptDir(manifest_300_.id), &manifest_300_, hash, options,
+          &parts));
+    }
+    for (bool all_done = false; !all_done;) {
+      all_done = true;
+      for (auto& session : running) {
+        session->Poll();
+        all_done &= session->done();
+      }
+      Completion answer;
+      if (storage.Poll({&answer, 1}) > 0) {
+        running[SpaceOf(answer.tag) - 5]->OnCompletion(answer);
+      }
+    }
+    for (auto& session : running) {
+      EXPECT_GT(session->outcome().bytes_read, 0);
+      found.push_back(session->outcome());
+    }
+    EXPECT_FALSE(parts.Next().has_value());
+    return MergeVerified(manifest_300_, hash, found);
+  };
+  const VerifyOutcome whole = in_parts(/*hash=*/true, 3);
+  EXPECT_TRUE(whole.status.ok()) << whole.status;
+  EXPECT_EQ(whole.bytes_read, Bytes());
+  EXPECT_EQ(whole.item_digests, manifest_300_.item_digests);
+
+  disk_.FlipBit(Shard(k300, 1), 5000, 3);
+  disk_.FlipBit(Shard(k300, 3), 6, 0);
+  const VerifyOutcome at_once = Verify(manifest_300_, /*hash=*/true);
+  const VerifyOutcome damaged = in_parts(/*hash=*/true, 3);
+  EXPECT_TRUE(absl::IsDataLoss(damaged.status));
+  EXPECT_EQ(damaged.damage, at_once.damage);
+  EXPECT_EQ(damaged.damage.size(), 2);
+}
+
+TEST_P(VerifySessionTest, PartsCoverEveryByteOnceAndAreNotListed) {
+  VerifyParts parts(&manifest_300_, /*part_bytes=*/4096);
+  size_t count = 0;
+  std::optional<VerifyPart> before;
+  while (const auto part = parts.Next()) {
+    const bool first = !before || before->file != part->file;
+    EXPECT_EQ(part->first, first ? 0 : before->end);
+    if (first && before) {
+      EXPECT_EQ(before->end, UINT64_MAX);
+    }
+    before = part;
+    ++count;
+  }
+  EXPECT_EQ(before->end, UINT64_MAX);
+  EXPECT_EQ(before->file + 1, manifest_300_.files.size());
+  EXPECT_GT(count, manifest_300_.files.size());
+
+  Manifest huge = manifest_300_;
+  huge.files.resize(1);
+  huge.files[0].bytes = uint64_t{1} << 59;
+  VerifyParts few(&huge, /*part_bytes=*/4096);
+  size_t of_huge = 0;
+  while (few.Next()) ++of_huge;
+  EXPECT_LE(of_huge, 257);
+}
 
 TEST_P(VerifySessionTest, AWholeCheckpointIsReadToTheLastByte) {
   const VerifyOutcome outcome = Verify(manifest_300_, /*hash=*/false);
