@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_format.h"
 #include "tools/convert/hf_llama.h"
+#include "tools/convert/running_jobs.h"
 
 namespace holdfast::tools {
 namespace {
@@ -13,6 +14,18 @@ constexpr Format kFormats[] = {
      "Hugging Face Llama: config.json and (sharded) model.safetensors; weights "
      "alone",
      &OpenHfLlama, &WriteHfLlama},
+    {"torchtitan",
+     "torchtitan's training checkpoint of a Llama 3 (DCP): weights, moments, "
+     "step; wants --model",
+     &OpenTorchtitan, nullptr},
+    {"megatron",
+     "Megatron Core's torch_dist of a GPT model: weights, masters, moments, "
+     "step",
+     &OpenMegatron, nullptr},
+    {"dcp",
+     "any checkpoint of torch.distributed.checkpoint, tensor by tensor as it "
+     "is",
+     &OpenDcp, nullptr},
 };
 
 bool Imports(const Format& format) { return format.open != nullptr; }

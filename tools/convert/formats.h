@@ -28,6 +28,12 @@ struct ImportRequest {
   trainer::ComputeType compute = trainer::ComputeType::kBf16;
   // Width of tensor parallelism etc. is not a matter of the source.
   int readers = 2;  // threads that may call source->Fill at once
+  // A file that says what the model is, for formats that do not: a
+  // configuration with [model], or a Hugging Face config.json.
+  std::string model_file = {};
+  // Keys of the source that the user gives up; a '*' at the end matches any
+  // rest. Others that are not understood end the import.
+  std::vector<std::string> ignore = {};
 };
 
 struct ImportedState {

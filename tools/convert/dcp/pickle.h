@@ -49,7 +49,7 @@ enum class PickleKind : uint8_t {
 std::string_view NameOf(PickleKind kind);
 
 struct PickleLimits {
-  size_t nodes_max = size_t{1} << 24;
+  size_t nodes_max = size_t{1} << 27;
   size_t stack_max = size_t{1} << 22;  // values and marks waiting
 };
 
