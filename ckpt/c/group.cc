@@ -1,6 +1,7 @@
 // ckpt/c/group.cc: the kinds of groups that a C caller can have.
 
 #include <cstddef>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "ckpt/c/holdfast_ckpt.h"
 #include "ckpt/group/inproc_group.h"
 #include "ckpt/group/local_group.h"
+#include "ckpt/group/tcp_group.h"
 #ifdef HOLDFAST_WITH_MPI
 #include "ckpt/group/mpi_group.h"
 #endif
@@ -19,6 +21,12 @@ using holdfast::ckpt::CheckStruct;
 using holdfast::ckpt::Guard;
 using holdfast::ckpt::NullArgument;
 using holdfast::ckpt::TakeStruct;
+
+struct hf_ckpt_listener {
+  holdfast::ckpt::TcpListener listener;
+  const std::string address = listener.address();
+  bool spent = false;
+};
 
 namespace {
 
@@ -71,6 +79,49 @@ hf_ckpt_code hf_ckpt_group_local(const char* dir, int32_t rank, int32_t size,
     return Give(holdfast::ckpt::OpenLocalGroup(dir, rank, size), group);
   });
 }
+
+hf_ckpt_code hf_ckpt_listen(const char* host, hf_ckpt_listener** listener) {
+  return Guard(__func__, [&]() -> absl::Status {
+    HF_REQUIRE_NOT_NULL("hf_ckpt_listen", host);
+    HF_REQUIRE_NOT_NULL("hf_ckpt_listen", listener);
+    HF_ASSIGN_OR_RETURN(holdfast::ckpt::TcpListener opened,
+                        holdfast::ckpt::TcpListener::Open(host));
+    *listener = new hf_ckpt_listener{std::move(opened)};
+    return absl::OkStatus();
+  });
+}
+
+const char* hf_ckpt_listener_address(const hf_ckpt_listener* listener) {
+  return listener == nullptr ? "" : listener->address.c_str();
+}
+
+hf_ckpt_code hf_ckpt_group_tcp(hf_ckpt_listener* listener, int32_t rank,
+                               int32_t size, const char* const* addresses,
+                               const char* secret, hf_ckpt_group** group) {
+  return Guard(__func__, [&]() -> absl::Status {
+    HF_REQUIRE_NOT_NULL("hf_ckpt_group_tcp", listener);
+    HF_REQUIRE_NOT_NULL("hf_ckpt_group_tcp", addresses);
+    HF_REQUIRE_NOT_NULL("hf_ckpt_group_tcp", secret);
+    HF_REQUIRE_NOT_NULL("hf_ckpt_group_tcp", group);
+    if (listener->spent) {
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "hf_ckpt_group_tcp: %s has become a group already; listen anew",
+          listener->address));
+    }
+    std::vector<std::string> all;
+    for (int32_t r = 0; r < size; ++r) {
+      HF_REQUIRE_NOT_NULL("hf_ckpt_group_tcp", addresses[r]);
+      all.emplace_back(addresses[r]);
+    }
+    HF_RETURN_IF_ERROR(Give(
+        holdfast::ckpt::OpenTcpGroup(&listener->listener, rank, all, secret),
+        group));
+    listener->spent = true;
+    return absl::OkStatus();
+  });
+}
+
+void hf_ckpt_listener_free(hf_ckpt_listener* listener) { delete listener; }
 
 hf_ckpt_code hf_ckpt_group_mpi(int32_t fortran_communicator,
                                hf_ckpt_group** group) {

@@ -173,6 +173,28 @@ HF_CKPT_API hf_ckpt_code hf_ckpt_group_local(const char* dir, int32_t rank,
                                              int32_t size,
                                              hf_ckpt_group** group);
 
+// Ranks that are processes of several machines, over TCP, where there is no
+// MPI. (Version 2.) Each rank listens, the caller brings all addresses and a
+// secret of 16 to 256 bytes to all ranks (by what has started the job), and
+// then each opens its group. Whoever connects and does not say the secret is
+// not listened to; nothing is encrypted, as inside a cluster.
+typedef struct hf_ckpt_listener hf_ckpt_listener;
+
+// `host`: a numeric address of this machine that the others reach, "10.0.0.3".
+HF_CKPT_API hf_ckpt_code hf_ckpt_listen(const char* host,
+                                        hf_ckpt_listener** listener);
+// "10.0.0.3:40123". Stays until hf_ckpt_listener_free.
+HF_CKPT_API const char* hf_ckpt_listener_address(
+    const hf_ckpt_listener* listener);
+// `addresses`: `size` of them, by rank. After HF_CKPT_OK the listener is spent,
+// and still to be freed.
+HF_CKPT_API hf_ckpt_code hf_ckpt_group_tcp(hf_ckpt_listener* listener,
+                                           int32_t rank, int32_t size,
+                                           const char* const* addresses,
+                                           const char* secret,
+                                           hf_ckpt_group** group);
+HF_CKPT_API void hf_ckpt_listener_free(hf_ckpt_listener* listener);
+
 // Open MPI: a duplicate of a communicator, given as MPI_Comm_c2f gives it.
 // Collective over it. MPI was started with MPI_THREAD_MULTIPLE (else
 // HF_CKPT_FAILED_PRECONDITION), and is finalized after hf_ckpt_free.

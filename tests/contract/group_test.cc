@@ -12,6 +12,7 @@
 
 #include "ckpt/group/inproc_group.h"
 #include "ckpt/group/local_group.h"
+#include "ckpt/group/tcp_group.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/contract/group_suite.h"
@@ -70,6 +71,35 @@ TEST_P(GroupTest, KeepsTheContractOverSockets) {
   const absl::Status status = OnThreads(ranks, [&](int r) {
     // Each opens when it gets there: the others wait for it.
     const auto group = OpenLocalGroup(dir.path(), r, ranks);
+    if (!group.ok()) return group.status();
+    Party party{**group, [] { std::this_thread::yield(); }};
+    return run(party);
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+constexpr char kSecret[] = "0123456789abcdef";
+
+// One listener for each rank, and the addresses of all.
+absl::StatusOr<std::vector<TcpListener>> Listen(
+    int ranks, const std::string& host, std::vector<std::string>* addresses) {
+  std::vector<TcpListener> listeners;
+  for (int r = 0; r < ranks; ++r) {
+    HF_ASSIGN_OR_RETURN(TcpListener listener, TcpListener::Open(host));
+    addresses->push_back(listener.address());
+    listeners.push_back(std::move(listener));
+  }
+  return listeners;
+}
+
+TEST_P(GroupTest, KeepsTheContractOverTcp) {
+  const auto& [contract, ranks] = GetParam();
+  const auto run = contract.run;
+  std::vector<std::string> addresses;
+  auto listeners = Listen(ranks, "127.0.0.1", &addresses);
+  ASSERT_TRUE(listeners.ok()) << listeners.status();
+  const absl::Status status = OnThreads(ranks, [&](int r) {
+    const auto group = OpenTcpGroup(&(*listeners)[r], r, addresses, kSecret);
     if (!group.ok()) return group.status();
     Party party{**group, [] { std::this_thread::yield(); }};
     return run(party);
@@ -144,6 +174,70 @@ TEST(LocalGroupTest, WaitsForARankThatStartsLaterAndNotForOneThatIsGone) {
   ASSERT_TRUE(one.ok()) << one.status();
   EXPECT_FALSE((*zero)->Poll().has_value());
   EXPECT_FALSE((*one)->Poll().has_value());
+}
+
+TEST(TcpGroupTest, WhoDoesNotKnowTheSecretIsNotHeard) {
+  std::vector<std::string> addresses;
+  auto listeners = Listen(2, "127.0.0.1", &addresses);
+  ASSERT_TRUE(listeners.ok()) << listeners.status();
+  auto zero = OpenTcpGroup(&(*listeners)[0], 0, addresses, kSecret);
+  ASSERT_TRUE(zero.ok()) << zero.status();
+  // Another job's rank 1, with the address of this rank 0.
+  auto stranger = TcpListener::Open("127.0.0.1");
+  ASSERT_TRUE(stranger.ok()) << stranger.status();
+  auto other = OpenTcpGroup(&*stranger, 1, {addresses[0], stranger->address()},
+                            "0123456789abcdeF");
+  ASSERT_TRUE(other.ok()) << other.status();
+  auto one = OpenTcpGroup(&(*listeners)[1], 1, addresses, kSecret);
+  ASSERT_TRUE(one.ok()) << one.status();
+  (*other)->Send(Rank{0}, {1, 66, 1}, {});
+  for (int i = 0; i < 200; ++i) {
+    (*other)->Poll();
+    EXPECT_FALSE((*zero)->Poll().has_value());
+  }
+  (*one)->Send(Rank{0}, {1, 1, 1}, {});
+  std::optional<Message> message;
+  while (!message.has_value()) {
+    (*one)->Poll();
+    message = (*zero)->Poll();
+  }
+  EXPECT_EQ(message->tag.attempt, 1);
+}
+
+TEST(TcpGroupTest, ARankThatIsGoneHoldsNobody) {
+  std::vector<std::string> addresses;
+  auto listeners = Listen(2, "127.0.0.1", &addresses);
+  ASSERT_TRUE(listeners.ok()) << listeners.status();
+  auto zero = OpenTcpGroup(&(*listeners)[0], 0, addresses, kSecret);
+  ASSERT_TRUE(zero.ok()) << zero.status();
+  listeners->pop_back();  // nobody listens there any more
+  const std::vector<std::byte> body(1 << 20);
+  for (int i = 0; i < 50; ++i) {
+    (*zero)->Send(Rank{1}, {1, 1, 1}, body);
+    EXPECT_FALSE((*zero)->Poll().has_value());
+  }
+}
+
+TEST(TcpGroupTest, RefusesWhatCannotBe) {
+  using absl::StatusCode;
+  EXPECT_EQ(TcpListener::Open("node17").status().code(),
+            StatusCode::kInvalidArgument);
+  // An address of documentation (RFC 5737), of no machine.
+  EXPECT_FALSE(TcpListener::Open("192.0.2.1").ok());
+  auto listener = TcpListener::Open("127.0.0.1");
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  const std::string own = listener->address();
+  const auto code = [&](int rank, const std::vector<std::string>& addresses,
+                        const std::string& secret) {
+    return OpenTcpGroup(&*listener, rank, addresses, secret).status().code();
+  };
+  EXPECT_EQ(code(1, {own}, kSecret), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(0, {}, kSecret), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(0, {"127.0.0.1:1"}, kSecret), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(0, {own, "127.0.0.1"}, kSecret), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(0, {own, "node17:80"}, kSecret), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(0, {own}, "short"), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(0, {own}, kSecret), StatusCode::kOk);
 }
 
 TEST(LocalGroupTest, RefusesWhatCannotBe) {

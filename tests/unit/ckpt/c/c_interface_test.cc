@@ -257,6 +257,34 @@ TEST(CInterfaceTest, RanksMeetThroughSocketsToo) {
   LoadOn(dir.path(), groups(2), Cut::kColumns, true, 3);
 }
 
+TEST(CInterfaceTest, RanksMeetOverTcpToo) {
+  TempDir dir;
+  const auto groups = [&](int ranks) {
+    std::vector<hf_ckpt_listener*> listeners(ranks);
+    std::vector<const char*> addresses;
+    for (hf_ckpt_listener*& listener : listeners) {
+      EXPECT_OK(hf_ckpt_listen("127.0.0.1", &listener));
+      addresses.push_back(hf_ckpt_listener_address(listener));
+      EXPECT_THAT(addresses.back(), HasSubstr("127.0.0.1:"));
+    }
+    std::vector<hf_ckpt_group*> made(ranks);
+    for (int r = 0; r < ranks; ++r) {
+      EXPECT_OK(hf_ckpt_group_tcp(listeners[r], r, ranks, addresses.data(),
+                                  "a secret of 20 bytes", &made[r]));
+      hf_ckpt_group* again = nullptr;
+      EXPECT_EQ(hf_ckpt_group_tcp(listeners[r], r, ranks, addresses.data(),
+                                  "a secret of 20 bytes", &again),
+                HF_CKPT_FAILED_PRECONDITION);
+    }
+    for (hf_ckpt_listener* listener : listeners) {
+      hf_ckpt_listener_free(listener);
+    }
+    return made;
+  };
+  SaveOn(dir.path(), groups(3), Cut::kRows, true, 3);
+  LoadOn(dir.path(), groups(2), Cut::kColumns, true, 3);
+}
+
 // A transport of the caller's: mailboxes.
 struct Post {
   std::mutex lock;

@@ -60,6 +60,7 @@ TEST_F(CRefusalsTest, NullIsRefusedEverywhereAndFreedQuietly) {
   const char* text = nullptr;
   const hf_ckpt_attribute* attributes = nullptr;
   hf_ckpt_group* group = nullptr;
+  hf_ckpt_listener* listener = nullptr;
   hf_ckpt* other = nullptr;
   hf_ckpt_save_report report = HF_CKPT_SAVE_REPORT_INIT;
   hf_ckpt_counters counters = HF_CKPT_COUNTERS_INIT;
@@ -80,6 +81,9 @@ TEST_F(CRefusalsTest, NullIsRefusedEverywhereAndFreedQuietly) {
       hf_ckpt_group_threads(2, nullptr),
       hf_ckpt_group_local(nullptr, 0, 1, &group),
       hf_ckpt_group_local("/tmp", 0, 1, nullptr),
+      hf_ckpt_listen(nullptr, &listener),
+      hf_ckpt_listen("127.0.0.1", nullptr),
+      hf_ckpt_group_tcp(nullptr, 0, 1, &text, "secret", &group),
       hf_ckpt_group_mpi(0, nullptr),
       hf_ckpt_group_transport(nullptr, &group),
       hf_ckpt_new(nullptr, group, nullptr, &other),
@@ -130,6 +134,8 @@ TEST_F(CRefusalsTest, NullIsRefusedEverywhereAndFreedQuietly) {
   EXPECT_EQ(hf_ckpt_list_size(nullptr), 0u);
   hf_ckpt_free(nullptr);
   hf_ckpt_group_free(nullptr);
+  hf_ckpt_listener_free(nullptr);
+  EXPECT_STREQ(hf_ckpt_listener_address(nullptr), "");
   hf_ckpt_options_free(nullptr);
   hf_ckpt_reader_free(nullptr);
   hf_ckpt_list_free(nullptr);
