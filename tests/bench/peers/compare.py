@@ -78,6 +78,7 @@ class Subject:
         self.world = world
         self.facts = facts
         self.asynchronous = facts["asynchronous"]
+        self.one_run = name == "holdfast" or facts["one_run"]
         self.save_options = {}
         self.load_options = {}
         self.path = None
@@ -115,6 +116,8 @@ class Table:
         described = python.start_python(self.table)
         self.versions = described["versions"]
         for facts in described["peers"]:
+            if self.args.peers and facts["peer"] not in self.args.peers:
+                continue
             if facts["skip"]:
                 self.skip(facts["peer"], facts["skip"])
             else:
@@ -137,12 +140,13 @@ class Table:
 
     def fresh(self, subject):
         """A new folder; the one before is deleted and the disk let come to rest."""
-        if subject.path is not None and subject.name != "holdfast":
+        if subject.path is not None and not subject.one_run:
             shutil.rmtree(subject.path)
-        if subject.name == "holdfast":
-            # A run directory: old checkpoints in it are retired by ourselves, and
-            # the answer comes when that is over.
-            subject.path = os.path.join(self.scratch, f"run-{self.ranks}")
+        if subject.one_run:
+            # A run directory: old checkpoints in it are retired by ourselves.
+            # bench_peers answers when that is over.
+            name = subject.name.replace(" ", "-")
+            subject.path = os.path.join(self.scratch, f"{name}-run-{self.ranks}")
         else:
             self.count += 1
             subject.path = os.path.join(self.scratch, f"save-{self.count:04}")
@@ -272,6 +276,7 @@ def parse():
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--keep", action="store_true")
     parser.add_argument("--rounds", type=int, default=0)
+    parser.add_argument("--peers", nargs="+", default=[])
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 4])
     args = parser.parse_args()
     args.rounds = args.rounds or (3 if args.quick else 5)

@@ -105,14 +105,18 @@ class DcpAsync(Dcp):
         self.stager.close()
 
 
+def state_dict_of(tensors, world):
+    if world == 1:
+        return dict(tensors)
+    mesh = init_device_mesh("cpu", (world,))
+    return {
+        key: DTensor.from_local(tensor, mesh, [Shard(0)], run_check=False)
+        for key, tensor in tensors.items()
+    }
+
+
 def make_peers(tensors, rank, world):
-    state_dict = dict(tensors)
-    if world > 1:
-        mesh = init_device_mesh("cpu", (world,))
-        state_dict = {
-            key: DTensor.from_local(tensor, mesh, [Shard(0)], run_check=False)
-            for key, tensor in tensors.items()
-        }
+    state_dict = state_dict_of(tensors, world)
     kinds = AsyncCheckpointerType
     make = DcpAsync
     return [

@@ -16,6 +16,7 @@ import torch
 
 class Peer:
     asynchronous = False
+    one_run = False  # saves into one directory, and removes old ones by itself
     skip = ""
     integrity = "none"
     save_options = ({},)

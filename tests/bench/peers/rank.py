@@ -20,6 +20,7 @@ import torch
 import torch.distributed
 
 import peers_dcp
+import peers_holdfast
 import peers_local
 import peers_megatron
 import state
@@ -34,7 +35,7 @@ class Rank:
         table = list(state.read_table(args.table))
         self.state = state.State(table, args.rank, args.world)
         self.peers = {}
-        for module in (peers_local, peers_dcp, peers_megatron):
+        for module in (peers_local, peers_dcp, peers_holdfast, peers_megatron):
             for peer in module.make_peers(self.state.tensors, args.rank, args.world):
                 self.peers[peer.name] = peer
         passes = []
@@ -53,6 +54,7 @@ class Rank:
                     "load_options": p.load_options,
                     "integrity": p.integrity,
                     "asynchronous": p.asynchronous,
+                    "one_run": p.one_run,
                     "skip": p.skip,
                 }
                 for p in self.peers.values()

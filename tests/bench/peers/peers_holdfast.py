@@ -1,0 +1,73 @@
+"""peers_holdfast.py: our own library under torch.distributed.checkpoint.
+
+HoldfastWriter and HoldfastReader (tools/python) on the same state dict as DCP's own
+writer: what a torch user gets who changes that one argument. It saves into one run, as
+a job does, in which the last checkpoint stays. The asynchronous one stages by itself.
+"""
+
+import threading
+import time
+
+import torch.distributed.checkpoint as dcp
+
+from durable import sync_tree
+from holdfast_ckpt import HoldfastReader, HoldfastWriter
+from peers_dcp import Dcp, state_dict_of
+
+
+class HoldfastDcp(Dcp):
+    name = "Holdfast in DCP"
+    integrity = "CRC32C of every unit, always checked"
+    one_run = True
+    save_options = ({},)
+
+    def prepare(self, path, options):
+        writer = HoldfastWriter(path, keep_last=1)
+        return path, writer, dcp.DefaultSavePlanner(enable_plan_caching=True)
+
+    def load(self, path, _options):
+        dcp.load(self.state_dict, storage_reader=HoldfastReader(path))
+        return self.tensors
+
+
+class Upload:
+    def __init__(self, future, path, rank):
+        self.future = future
+        self.path = path
+        self.rank = rank
+        self.ended = threading.Event()
+        future.add_done_callback(self.on_end)
+
+    def on_end(self, _future):
+        self.returned = self.durable = time.monotonic()
+        if self.rank == 0:
+            self.durable = sync_tree(self.path)
+        self.ended.set()
+
+    def poll(self):
+        pass
+
+    def wait_staged(self):
+        pass  # it was, when async_save came back
+
+    def wait(self):
+        self.future.result()
+        self.ended.wait()
+
+
+class HoldfastDcpAsync(HoldfastDcp):
+    name = "Holdfast in DCP async"
+    asynchronous = True
+
+    def save(self, prepared):
+        path, writer, planner = prepared
+        future = dcp.async_save(self.state_dict, storage_writer=writer, planner=planner)
+        return Upload(future, path, self.rank)
+
+
+def make_peers(tensors, rank, world):
+    state_dict = state_dict_of(tensors, world)
+    return [
+        HoldfastDcp(tensors, rank, state_dict),
+        HoldfastDcpAsync(tensors, rank, state_dict),
+    ]
