@@ -7,7 +7,7 @@
 #   lib/cmake/HoldfastCkpt, lib/pkgconfig
 #   share/doc/holdfast                 license, format, examples
 #
-# and the programs holdfast and ckptctl, as component `programs`.
+# and the programs holdfast, ckptctl and ckpt-reshard, as component `programs`.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -85,5 +85,5 @@ install(FILES LICENSE ckpt/DESIGN.md ckpt/FORMAT.md
         DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/holdfast COMPONENT library)
 install(DIRECTORY ckpt/examples DESTINATION
         ${CMAKE_INSTALL_DATADIR}/doc/holdfast COMPONENT library)
-install(TARGETS holdfast ckptctl RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR}
+install(TARGETS holdfast ckptctl ckpt-reshard RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR}
         COMPONENT programs)

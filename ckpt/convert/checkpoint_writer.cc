@@ -122,9 +122,12 @@ absl::Status Writing::MakePlan() {
     attributes_[name] = value;
   }
   ConvertPlanOptions plan_options;
-  plan_options.window_bytes = kConvertWindowBytes;
+  plan_options.window_bytes = options_.window_bytes;
   plan_options.files_per_dir = options_.files_per_dir;
-  if (options_.round_bytes > 0) plan_options.round_bytes = options_.round_bytes;
+  if (options_.round_bytes > 0) {
+    plan_options.round_bytes = options_.round_bytes;
+    plan_options.round_bytes_per_file = 0;
+  }
   plan_ = PlanConversion(target_, plan_options);
 
   record_.run_id = DrawRunId();
@@ -172,7 +175,7 @@ absl::Status Writing::OpenWorkers() {
     HF_ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage,
                         OpenStorage(out_->storage_options()));
     workers_.push_back(std::make_unique<WindowWorker>(
-        &shared_, std::move(storage), kConvertWindowBytes));
+        &shared_, std::move(storage), plan_.window_bytes_max));
   }
   round_done_.resize(plan_.rounds.size());
   digests_.resize(target_.items().size());

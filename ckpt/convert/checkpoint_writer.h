@@ -68,6 +68,7 @@ struct WriteCheckpointOptions {
   int threads = 0;  // 0: as many as processors, at least 2
   // What is written is made safe and recorded each so many bytes; 0: 4 GiB.
   uint64_t round_bytes = 0;
+  uint64_t window_bytes = kConvertWindowBytes;
   std::string storage = "auto";  // "io_uring", "posix"
 
   // Called by the thread that called WriteCheckpoint, some times a second.

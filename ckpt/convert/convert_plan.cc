@@ -109,6 +109,8 @@ void CutWindows(const ConvertPlanOptions& options, ConvertPlan* plan) {
     plan->windows.back().end = i + 1;
     plan->windows.back().bytes += bytes;
     plan->unit_bytes += bytes;
+    plan->window_bytes_max =
+        std::max(plan->window_bytes_max, plan->windows.back().bytes);
   }
   std::unordered_set<uint32_t> files;
   for (size_t w = 0; w < plan->windows.size(); ++w) {
@@ -134,8 +136,6 @@ void CutWindows(const ConvertPlanOptions& options, ConvertPlan* plan) {
 
 ConvertPlan PlanConversion(const JobLayout& target,
                            const ConvertPlanOptions& options) {
-  HF_CHECK(options.window_bytes >= kUnitBytesMax,
-           "windows of %d bytes cannot hold a unit", options.window_bytes);
   ConvertPlan plan;
   SavePlans saves(&target, Rank{0}, options.files_per_dir);
   while (saves.PlanNext()) {

@@ -65,7 +65,8 @@ struct RoundPlan {
 };
 
 struct ConvertPlanOptions {
-  uint64_t window_bytes = uint64_t{32} << 20;  // at least kUnitBytesMax
+  // A window has at least one unit.
+  uint64_t window_bytes = uint64_t{16} << 20;
   // A round ends after so much, and not before so much for each file that it
   // touches, since each is synced.
   uint64_t round_bytes = uint64_t{4} << 30;
@@ -79,7 +80,8 @@ struct ConvertPlan {
   std::vector<UnitRef> order;
   std::vector<WindowPlan> windows;
   std::vector<RoundPlan> rounds;
-  uint64_t unit_bytes = 0;   // of all units
+  uint64_t unit_bytes = 0;  // of all units
+  uint64_t window_bytes_max = 0;
   uint64_t state_bytes = 0;  // of the items
   uint64_t file_bytes = 0;   // of all files, without a codec
   uint64_t layout_hash = 0;  // as a save of the layout has it

@@ -167,6 +167,41 @@ TEST_F(LayoutsTest, ANewRunBeginsFromAnotherOnAnotherLayout) {
   EXPECT_EQ(runs_.Digest("a@home"), runs_.Digest("b"));
 }
 
+// What ckpt-reshard makes is resumed, or begun from, with the bits of a resume
+// of its source on that layout.
+TEST_F(LayoutsTest, ARewrittenCheckpointGoesOnWithTheBitsOfItsSource) {
+  for (const char* tied : {"model.tied=true", "model.tied=false"}) {
+    const std::string name = tied;
+    runs_.TrainToTheEnd(name,
+                        {.ranks = 2, .pp = 2, .sets = {tied, "train.steps=4"}});
+    const auto reshard = [&](int tp, int pp, int dp, const std::string& out) {
+      const Ended ended = runs_.Program(
+          "ckpt-reshard", {runs_.Path(name), "--tp", std::to_string(tp), "--pp",
+                           std::to_string(pp), "--dp", std::to_string(dp),
+                           "--out", runs_.Path(out)});
+      ASSERT_EQ(ended.code, 0) << ended;
+      EXPECT_EQ(runs_.Digest(out), runs_.Digest(name));
+    };
+    const JobSpec other = {.ranks = 6, .tp = 2, .sets = {tied}};
+    reshard(2, 1, 3, name + "-r");
+    runs_.CopyRun(name, name + "-direct");
+    runs_.TrainToTheEnd(name + "-direct", other);
+    runs_.TrainToTheEnd(name + "-r", other);
+    EXPECT_EQ(runs_.Metrics(name + "-r").front().step, 5);
+    runs_.ExpectSameSteps(name + "-direct", name + "-r", 5);
+    EXPECT_EQ(runs_.Digest(name + "-r"), runs_.Digest(name + "-direct"));
+
+    // As the beginning of a run, on the layout of the source.
+    JobSpec begun = {.ranks = 2, .pp = 2, .sets = {tied}};
+    reshard(1, 1, 5, name + "-i");
+    begun.words = {"--init-from", runs_.Path(name + "-i")};
+    runs_.TrainToTheEnd(name + "-b", begun);
+    runs_.TrainToTheEnd(name, {.ranks = 2, .pp = 2, .sets = {tied}});
+    runs_.ExpectSameSteps(name, name + "-b", 5);
+    EXPECT_EQ(runs_.Digest(name + "-b"), runs_.Digest(name));
+  }
+}
+
 // All ranks go back together, whichever of them found the damage.
 TEST_F(LayoutsTest, AllRanksStepBackFromADamagedCheckpoint) {
   runs_.TrainToTheEnd("run", {.ranks = 3});

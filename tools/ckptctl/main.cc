@@ -13,6 +13,7 @@
 #include "tools/common/command_line.h"
 #include "tools/common/text.h"
 #include "tools/convert/formats.h"
+#include "tools/reshard/reshard_line.h"
 
 namespace holdfast::tools {
 namespace {
@@ -229,6 +230,15 @@ Command AddPrune(CLI::App& app) {
   return MakeCommand(parser, options, &RunPrune);
 }
 
+Command AddReshard(CLI::App& app) {
+  auto options = std::make_shared<ReshardOptions>();
+  CLI::App* parser = app.add_subcommand(
+      "reshard", "rewrites a checkpoint for another layout, offline");
+  AddReshardOptions(parser, *options);
+  parser->footer(kReshardFooter);
+  return MakeCommand(parser, options, &RunReshard);
+}
+
 int Main(int argc, char** argv) {
   // What storage is used and so on is of no interest here; warnings are.
   const absl::Status log =
@@ -247,6 +257,7 @@ int Main(int argc, char** argv) {
                             AddDiff(app),
                             AddExport(app),
                             AddPrune(app),
+                            AddReshard(app),
                         },
                         argc, argv);
 }

@@ -35,9 +35,6 @@ void AddJson(CLI::App* parser, bool& json) {
 
 int RunCommandLine(CLI::App& app, const std::vector<Command>& commands,
                    int argc, char** argv) {
-  app.set_help_flag("-h,--help", "prints this");
-  app.set_version_flag("--version", app.get_name() + " " HOLDFAST_VERSION,
-                       "prints the version");
   app.require_subcommand(1);
   if (argc > 1 && argv[1][0] != '-' &&
       std::none_of(commands.begin(), commands.end(),
@@ -47,6 +44,22 @@ int RunCommandLine(CLI::App& app, const std::vector<Command>& commands,
     return UsageError(app,
                       std::string("no command is named '") + argv[1] + "'");
   }
+  return RunPlainCommandLine(
+      app,
+      [&] {
+        for (const Command& command : commands) {
+          if (command.parser->parsed()) return command.run();
+        }
+        return UsageError(app, "a command is required");
+      },
+      argc, argv);
+}
+
+int RunPlainCommandLine(CLI::App& app, const std::function<int()>& run,
+                        int argc, char** argv) {
+  app.set_help_flag("-h,--help", "prints this");
+  app.set_version_flag("--version", app.get_name() + " " HOLDFAST_VERSION,
+                       "prints the version");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -56,10 +69,7 @@ int RunCommandLine(CLI::App& app, const std::vector<Command>& commands,
     std::cout.flush();
     return trainer::kExitFinished;
   }
-  for (const Command& command : commands) {
-    if (command.parser->parsed()) return command.run();
-  }
-  return UsageError(app, "a command is required");
+  return run();
 }
 
 int RunProgram(const char* program, int (*run)(int argc, char** argv), int argc,

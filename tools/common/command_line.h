@@ -44,6 +44,10 @@ void AddJson(CLI::App* parser, bool& json);
 int RunCommandLine(CLI::App& app, const std::vector<Command>& commands,
                    int argc, char** argv);
 
+// The same for a program that is one command: `app` has its options.
+int RunPlainCommandLine(CLI::App& app, const std::function<int()>& run,
+                        int argc, char** argv);
+
 // Around all of a program: output that could not be written is an error, and
 // no exception gets out.
 int RunProgram(const char* program, int (*run)(int argc, char** argv), int argc,

@@ -1,0 +1,102 @@
+// tools/reshard/reshard_line.h: how the options of a reshard are spelled, for
+// the two programs that have it. Included by their main.cc alone, as
+// tools/common/command_line.h is.
+
+#ifndef HOLDFAST_TOOLS_RESHARD_RESHARD_LINE_H_
+#define HOLDFAST_TOOLS_RESHARD_RESHARD_LINE_H_
+
+#include <string>
+
+#include "tools/common/command_line.h"
+#include "tools/common/text.h"
+#include "tools/reshard/reshard_command.h"
+
+namespace holdfast::tools {
+
+inline void AddReshardOptions(CLI::App* parser, ReshardOptions& options) {
+  parser
+      ->add_option("CHECKPOINT", options.checkpoint,
+                   "RUN (its newest), RUN@STEP, RUN@ID, or a checkpoint's own "
+                   "directory")
+      ->type_name("")
+      ->required();
+  const auto add_count = [parser](const char* name, int& value,
+                                  const char* help) {
+    parser->add_option(name, value, help)
+        ->check(CLI::Range(1, 1 << 20).description(""))
+        ->type_name("N")
+        ->required();
+  };
+  add_count("--tp", options.tp, "ranks that share each layer");
+  add_count("--pp", options.pp, "stages");
+  add_count("--dp", options.dp, "replicas that share the optimizer's state");
+  parser
+      ->add_option("--stages", options.stages,
+                   "layers of each stage, such as 13,14,14,13 [default: even, "
+                   "embedding and head count as a layer each]")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(CLI::Range(0, 1 << 20).description(""))
+      ->type_name("N,N,...");
+  parser
+      ->add_option("--out", options.out,
+                   "the run directory to make; absent, empty, or begun by the "
+                   "same command, which then goes on")
+      ->type_name("DIR")
+      ->required();
+  parser->add_flag("--bare", options.bare,
+                   "make the checkpoint's directory alone, not a run");
+  parser->add_flag("--plan-only", options.plan_only,
+                   "say what would be done and how long it may take; write "
+                   "nothing into OUT");
+  parser
+      ->add_option_function<std::string>(
+          "--memory-limit",
+          [&options](const std::string& text) {
+            const auto parsed = ParseBytes(text);
+            if (!parsed.ok()) {
+              throw CLI::ValidationError(
+                  "--memory-limit", std::string(parsed.status().message()));
+            }
+            options.memory_limit = *parsed;
+          },
+          "buffers of this process take at most so much [default: 1GiB]")
+      ->type_name("BYTES");
+  parser
+      ->add_option("--threads", options.threads,
+                   "that read and write [default: by processors and memory]")
+      ->check(CLI::Range(1, 1024).description(""))
+      ->type_name("N");
+  parser
+      ->add_option("--codec", options.codec,
+                   "of the new files: none, zstd or zstd:LEVEL [default: none]")
+      ->check(CLI::Validator([](std::string& text) { return CheckCodec(text); },
+                             ""))
+      ->type_name("CODEC");
+  parser->add_flag("--probe,!--no-probe", options.probe,
+                   "with --plan-only: measure the disks for a second (the "
+                   "default)");
+  AddJson(parser, options.json);
+}
+
+inline constexpr char kReshardFooter[] =
+    "The source is only read. The result appears whole or not at all: stopped "
+    "or\nkilled, the same command goes on where it was. Its logical digest is "
+    "computed\nfrom the new bytes and compared with the source's.\n"
+    "\n"
+    "Under mpirun or srun all ranks take part.\n"
+    "\n"
+    "Exit: 0 fine, 64 bad usage, 65 damaged source, 66 no checkpoint, 70 our "
+    "own bug,\n74 I/O error or no space, 78 OUT is something else, or the "
+    "model cannot be cut so,\n128 + n stopped by signal n.\n"
+    "\n"
+    "Examples:\n"
+    "  ckpt-reshard /scratch/run7 --tp 4 --pp 1 --dp 3 --out "
+    "/scratch/run7-tp4\n"
+    "  ckpt-reshard run7@1200 --tp 8 --pp 4 --stages 13,14,14,13 --dp 20 --out "
+    "X --plan-only\n"
+    "  holdfast train --config FILE --run /scratch/run7-tp4";
+
+}  // namespace holdfast::tools
+
+#endif  // HOLDFAST_TOOLS_RESHARD_RESHARD_LINE_H_
