@@ -16,7 +16,7 @@
 
 namespace holdfast::tools {
 
-absl::StatusOr<ImportedState> OpenDcp(const ImportRequest &request) {
+absl::StatusOr<ImportedState> OpenDcp(const ImportRequest& request) {
   if (!request.model_file.empty()) {
     return absl::InvalidArgumentError(
         "--model: --from dcp takes tensors as they are and has no model; "
@@ -25,18 +25,18 @@ absl::StatusOr<ImportedState> OpenDcp(const ImportRequest &request) {
   HF_ASSIGN_OR_RETURN(std::shared_ptr<DcpDirectory> directory,
                       DcpDirectory::Open(request.from));
   const std::shared_ptr<ForeignTensors> tensors = MakeDcpTensors(
-      directory, [](const DcpTensor &) { return 1; }, /*as_bytes=*/true);
+      directory, [](const DcpTensor&) { return 1; }, /*as_bytes=*/true);
   DcpKeys keys(directory);
   HF_RETURN_IF_ERROR(keys.Ignore(request.ignore));
   std::vector<MappedItem> mapped;
   const std::vector<std::string> open = keys.Open();
   for (size_t i = 0; i < tensors->tensors().size(); ++i) {
-    const ForeignTensor &view = tensors->tensors()[i];
+    const ForeignTensor& view = tensors->tensors()[i];
     if (!std::binary_search(open.begin(), open.end(), view.name)) continue;
     keys.Use(view.name);
     std::string kind = "tensor";
     if (const int64_t at = directory->FindTensor(view.name); at >= 0) {
-      const TorchType &type =
+      const TorchType& type =
           directory->metadata().tensors[static_cast<size_t>(at)].type;
       if (!type.dtype.has_value()) kind = "torch." + type.name;
     } else {
@@ -50,7 +50,7 @@ absl::StatusOr<ImportedState> OpenDcp(const ImportRequest &request) {
     mapped.push_back(std::move(made));
   }
   std::sort(mapped.begin(), mapped.end(),
-            [](const MappedItem &a, const MappedItem &b) {
+            [](const MappedItem& a, const MappedItem& b) {
               return std::tie(a.item.name, a.item.kind) <
                      std::tie(b.item.name, b.item.kind);
             });

@@ -18,19 +18,19 @@ using ckpt::DType;
 // What one view is a view of.
 struct Origin {
   size_t tensor = 0;              // of the directory
-  const DcpBlob *blob = nullptr;  // instead, where it is one
+  const DcpBlob* blob = nullptr;  // instead, where it is one
   int64_t scale = 1;  // bytes of an element, where elements are shown as bytes
 };
 
 class DcpTensors final : public ForeignTensors {
  public:
-  DcpTensors(std::shared_ptr<DcpDirectory> directory, const RowsOfKey &rows_of,
+  DcpTensors(std::shared_ptr<DcpDirectory> directory, const RowsOfKey& rows_of,
              bool as_bytes)
       : directory_(std::move(directory)) {
     std::vector<std::pair<ForeignTensor, Origin>> made;
-    const DcpMetadata &metadata = directory_->metadata();
+    const DcpMetadata& metadata = directory_->metadata();
     for (size_t i = 0; i < metadata.tensors.size(); ++i) {
-      const DcpTensor &tensor = metadata.tensors[i];
+      const DcpTensor& tensor = metadata.tensors[i];
       const bool native = tensor.type.dtype.has_value();
       if (tensor.shape.size() > ckpt::kDimensionsMax) continue;
       if (!native && !as_bytes) continue;
@@ -48,26 +48,26 @@ class DcpTensors final : public ForeignTensors {
       made.emplace_back(std::move(view),
                         Origin{i, nullptr, native ? 1 : tensor.type.bytes});
     }
-    for (const DcpBlob &blob : metadata.blobs) {
+    for (const DcpBlob& blob : metadata.blobs) {
       if (!as_bytes) break;
       const auto bytes = static_cast<int64_t>(blob.place.length);
       made.emplace_back(ForeignTensor{blob.name, DType::kU8, {bytes}},
                         Origin{0, &blob, 1});
     }
-    std::sort(made.begin(), made.end(), [](const auto &a, const auto &b) {
+    std::sort(made.begin(), made.end(), [](const auto& a, const auto& b) {
       return a.first.name < b.first.name;
     });
-    for (auto &[view, origin] : made) {
+    for (auto& [view, origin] : made) {
       views_.push_back(std::move(view));
       origins_.push_back(origin);
     }
   }
 
-  const std::vector<ForeignTensor> &tensors() const override { return views_; }
+  const std::vector<ForeignTensor>& tensors() const override { return views_; }
 
   absl::Status Read(int view, int64_t first, int64_t count,
                     std::span<std::byte> out) override {
-    const auto &[tensor, blob, scale] = origins_[static_cast<size_t>(view)];
+    const auto& [tensor, blob, scale] = origins_[static_cast<size_t>(view)];
     if (blob != nullptr) {
       return directory_->ReadBlobBytes(*blob, static_cast<uint64_t>(first),
                                        out);
@@ -100,22 +100,22 @@ class DcpTensors final : public ForeignTensors {
 }  // namespace
 
 std::shared_ptr<ForeignTensors> MakeDcpTensors(
-    std::shared_ptr<DcpDirectory> directory, const RowsOfKey &rows_of,
+    std::shared_ptr<DcpDirectory> directory, const RowsOfKey& rows_of,
     bool as_bytes) {
   return std::make_shared<DcpTensors>(std::move(directory), rows_of, as_bytes);
 }
 
 DcpKeys::DcpKeys(std::shared_ptr<DcpDirectory> directory)
     : path_(directory->path()) {
-  for (const DcpTensor &tensor : directory->metadata().tensors) {
+  for (const DcpTensor& tensor : directory->metadata().tensors) {
     state_[tensor.name] = State::kOpen;
   }
-  for (const DcpBlob &blob : directory->metadata().blobs) {
+  for (const DcpBlob& blob : directory->metadata().blobs) {
     state_[blob.name] = State::kOpen;
   }
 }
 
-bool DcpKeys::Use(const std::string &key) {
+bool DcpKeys::Use(const std::string& key) {
   const auto it = state_.find(key);
   if (it == state_.end()) return false;
   it->second = State::kUsed;
@@ -135,19 +135,19 @@ int64_t DcpKeys::Leave(std::string_view prefix) {
 
 std::vector<std::string> DcpKeys::Open() const {
   std::vector<std::string> open;
-  for (const auto &[key, state] : state_) {
+  for (const auto& [key, state] : state_) {
     if (state == State::kOpen) open.push_back(key);
   }
   return open;
 }
 
-absl::Status DcpKeys::Ignore(const std::vector<std::string> &patterns) {
-  for (const std::string &pattern : patterns) {
+absl::Status DcpKeys::Ignore(const std::vector<std::string>& patterns) {
+  for (const std::string& pattern : patterns) {
     const bool prefix = pattern.ends_with('*');
     const std::string_view begin =
         std::string_view(pattern).substr(0, pattern.size() - (prefix ? 1 : 0));
     bool matched = false;
-    for (auto &[key, state] : state_) {
+    for (auto& [key, state] : state_) {
       if (prefix ? !key.starts_with(begin) : key != begin) continue;
       matched = true;
       if (state == State::kOpen) state = State::kIgnored;
@@ -173,15 +173,15 @@ absl::Status DcpKeys::CheckAllMapped(std::string_view what) const {
       count > kShown ? ", ..." : ""));
 }
 
-absl::StatusOr<std::optional<double>> ReadDcpNumber(DcpDirectory &directory,
+absl::StatusOr<std::optional<double>> ReadDcpNumber(DcpDirectory& directory,
                                                     std::string_view key) {
   const auto other = [&] {
     return absl::InvalidArgumentError(
         absl::StrFormat("%s: '%s' is no number", directory.path(), key));
   };
-  if (const DcpBlob *const blob = directory.FindBlob(key); blob != nullptr) {
+  if (const DcpBlob* const blob = directory.FindBlob(key); blob != nullptr) {
     HF_ASSIGN_OR_RETURN(const TorchValue value, directory.ReadBlob(*blob));
-    const Pickle &pickle = value.pickle;
+    const Pickle& pickle = value.pickle;
     if (pickle.kind(pickle.root()) == PickleKind::kInt) {
       return static_cast<double>(pickle.integer(pickle.root()));
     }
@@ -192,7 +192,7 @@ absl::StatusOr<std::optional<double>> ReadDcpNumber(DcpDirectory &directory,
   }
   const int64_t index = directory.FindTensor(key);
   if (index < 0) return std::optional<double>();
-  const DcpTensor &tensor =
+  const DcpTensor& tensor =
       directory.metadata().tensors[static_cast<size_t>(index)];
   if (tensor.elements() != 1 || !tensor.type.dtype.has_value() ||
       tensor.shape.size() > ckpt::kDimensionsMax) {

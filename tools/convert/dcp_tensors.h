@@ -23,30 +23,30 @@ namespace holdfast::tools {
 
 // How many leading dimensions of a tensor count as one row: 2 makes [layers,
 // rows, columns] one tensor of layers x rows rows. 1: as it is.
-using RowsOfKey = std::function<int(const DcpTensor &)>;
+using RowsOfKey = std::function<int(const DcpTensor&)>;
 
 // The tensors of `directory` that have a type of ours and at most four
 // dimensions. With `as_bytes` those of other types too, as uint8 with the last
 // dimension times the bytes of an element, and values that are no tensors as
 // the bytes of their archives.
 std::shared_ptr<ForeignTensors> MakeDcpTensors(
-    std::shared_ptr<DcpDirectory> directory, const RowsOfKey &rows_of,
+    std::shared_ptr<DcpDirectory> directory, const RowsOfKey& rows_of,
     bool as_bytes = false);
 
 class DcpKeys {
  public:
   explicit DcpKeys(std::shared_ptr<DcpDirectory> directory);
 
-  bool Has(const std::string &key) const { return state_.contains(key); }
+  bool Has(const std::string& key) const { return state_.contains(key); }
   // Marks `key` as brought along; false when there is none.
-  bool Use(const std::string &key);
+  bool Use(const std::string& key);
   // Marks keys that begin with `prefix` as known and left out; how many.
   int64_t Leave(std::string_view prefix);
   // Calls `each` for every key that is still open.
   std::vector<std::string> Open() const;
   // Keys that the user gives up: exact, or a beginning that ends with '*'.
   // kInvalidArgument: one that matches nothing, a typing error most likely.
-  absl::Status Ignore(const std::vector<std::string> &patterns);
+  absl::Status Ignore(const std::vector<std::string>& patterns);
   // kInvalidArgument lists the keys that are neither used nor left out nor
   // ignored, and how to ignore them.
   absl::Status CheckAllMapped(std::string_view what) const;
@@ -59,7 +59,7 @@ class DcpKeys {
 
 // A number that is stored as a value or as a tensor of one element; nothing
 // when there is none of that name. kInvalidArgument: it is something else.
-absl::StatusOr<std::optional<double>> ReadDcpNumber(DcpDirectory &directory,
+absl::StatusOr<std::optional<double>> ReadDcpNumber(DcpDirectory& directory,
                                                     std::string_view key);
 
 }  // namespace holdfast::tools

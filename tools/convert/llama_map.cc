@@ -24,7 +24,7 @@ LlamaPart PartOf(std::string_view name) {
   if (name.starts_with(kModel)) name.remove_prefix(kModel.size());
   if (name.starts_with(kLayers)) {
     name.remove_prefix(kLayers.size());
-    const char *const end = name.data() + name.size();
+    const char* const end = name.data() + name.size();
     const auto [rest, error] = std::from_chars(name.data(), end, result.layer);
     if (error == std::errc() && rest != end) {
       name.remove_prefix(static_cast<size_t>(rest - name.data()) + 1);
@@ -39,18 +39,18 @@ std::vector<RowRun> Rows(int64_t first, int64_t count) {
 }
 
 absl::StatusOr<std::vector<MappedItem>> MapItems(
-    const ForeignTensors &tensors, DcpKeys &keys,
-    const std::vector<ckpt::ItemSpec> &items, const PlacesOf &places_of) {
+    const ForeignTensors& tensors, DcpKeys& keys,
+    const std::vector<ckpt::ItemSpec>& items, const PlacesOf& places_of) {
   std::vector<MappedItem> mapped;
   std::vector<std::string> missing;
-  for (const ckpt::ItemSpec &item : items) {
+  for (const ckpt::ItemSpec& item : items) {
     MappedItem made{item, {}};
     const std::vector<RowsAt> places = places_of(item);
     bool found = places.empty();
-    for (const RowsAt &place : places) {
+    for (const RowsAt& place : places) {
       const int index = FindTensor(tensors.tensors(), place.key);
       if (index < 0) continue;
-      const ForeignTensor &tensor =
+      const ForeignTensor& tensor =
           tensors.tensors()[static_cast<size_t>(index)];
       const int64_t rows = tensor.shape.empty() ? 1 : tensor.shape[0];
       if (rows < place.rows || (rows > place.rows && !place.may_have_more)) {
@@ -61,7 +61,7 @@ absl::StatusOr<std::vector<MappedItem>> MapItems(
       }
       keys.Use(place.key);
       made.rows = place.runs;
-      for (RowRun &run : made.rows) run.tensor = index;
+      for (RowRun& run : made.rows) run.tensor = index;
       found = true;
       break;
     }
@@ -80,7 +80,7 @@ absl::StatusOr<std::vector<MappedItem>> MapItems(
       absl::StrJoin(missing, ", "), count > kShown ? ", ..." : ""));
 }
 
-absl::StatusOr<trainer::ModelConfig> ReadModelFile(const std::string &path) {
+absl::StatusOr<trainer::ModelConfig> ReadModelFile(const std::string& path) {
   trainer::ModelConfig model;
   if (path.ends_with(".json")) {
     const std::filesystem::path file(path);

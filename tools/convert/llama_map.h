@@ -34,21 +34,21 @@ struct RowsAt {
   bool may_have_more = false;
 };
 // All places for an item, the likeliest first; none: the item is zero.
-using PlacesOf = std::function<std::vector<RowsAt>(const ckpt::ItemSpec &)>;
+using PlacesOf = std::function<std::vector<RowsAt>(const ckpt::ItemSpec&)>;
 
 // Marks what it uses in `keys`. kInvalidArgument lists the items that are
 // nowhere with the key that was looked for first, or names a tensor whose rows
 // are not as many as the model says.
 absl::StatusOr<std::vector<MappedItem>> MapItems(
-    const ForeignTensors &tensors, DcpKeys &keys,
-    const std::vector<ckpt::ItemSpec> &items, const PlacesOf &places_of);
+    const ForeignTensors& tensors, DcpKeys& keys,
+    const std::vector<ckpt::ItemSpec>& items, const PlacesOf& places_of);
 
 // Rows [first, first + count).
 std::vector<RowRun> Rows(int64_t first, int64_t count);
 
 // The model of a file: the table [model] of a trainer's configuration, or a
 // Hugging Face config.json (a name that ends in .json).
-absl::StatusOr<trainer::ModelConfig> ReadModelFile(const std::string &path);
+absl::StatusOr<trainer::ModelConfig> ReadModelFile(const std::string& path);
 
 }  // namespace holdfast::tools
 

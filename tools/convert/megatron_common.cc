@@ -13,61 +13,57 @@ namespace {
 
 using Node = Pickle::Node;
 
-std::optional<int64_t> IntegerAt(const Pickle &pickle, Node node) {
-  if (pickle.kind(node) == PickleKind::kInt) return pickle.integer(node);
-  if (pickle.kind(node) != PickleKind::kFloat) return std::nullopt;
-  const double value = pickle.number(node);
-  if (value != std::floor(value) || std::abs(value) > 1e15) return std::nullopt;
-  return static_cast<int64_t>(value);
+std::optional<int64_t> IntegerAt(const TorchValue& value, Node node) {
+  const std::optional<double> number = value.Number(node);
+  if (!number.has_value() || *number != std::floor(*number) ||
+      std::abs(*number) > 1e15) {
+    return std::nullopt;
+  }
+  return static_cast<int64_t>(*number);
 }
 
-// The step counts of all parameter groups below `node`: one optimizer, or
-// several in a chain. `depth` ends what contains itself.
-absl::Status FindSteps(const Pickle &pickle, Node node, int depth,
-                       std::optional<int64_t> *steps) {
+// The step counts below `node`, of one optimizer or of several in a chain:
+// "step" of each group of parameters, or "common_step" of all. `depth` ends
+// what contains itself.
+absl::Status FindSteps(const TorchValue& value, Node node, int depth,
+                       std::optional<int64_t>* steps) {
+  const Pickle& pickle = value.pickle;
   if (depth == 0) return absl::OkStatus();
-  if (const std::optional<Node> groups = pickle.Find(node, "param_groups");
-      groups.has_value()) {
-    for (const Node group : pickle.children(*groups)) {
-      const std::optional<Node> step = pickle.Find(group, "step");
-      if (!step.has_value()) continue;
-      const std::optional<int64_t> count = IntegerAt(pickle, *step);
-      if (!count.has_value()) continue;
-      if (steps->has_value() && **steps != *count) {
-        return absl::InvalidArgumentError(absl::StrFormat(
-            "the optimizer has stepped one group of parameters %d times and "
-            "another %d times, which one step count cannot say",
-            **steps, *count));
-      }
-      *steps = count;
+  for (const char* const key : {"step", "common_step"}) {
+    const std::optional<Node> found = pickle.Find(node, key);
+    if (!found.has_value()) continue;
+    const std::optional<int64_t> count = IntegerAt(value, *found);
+    if (!count.has_value()) continue;
+    if (steps->has_value() && **steps != *count) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "the optimizer has stepped one group of parameters %d times and "
+          "another %d times, which one step count cannot say",
+          **steps, *count));
     }
-    return absl::OkStatus();
+    *steps = count;
   }
   for (const Node child : pickle.children(node)) {
     if (pickle.kind(child) != PickleKind::kDict &&
         pickle.kind(child) != PickleKind::kList) {
       continue;
     }
-    HF_RETURN_IF_ERROR(FindSteps(pickle, child, depth - 1, steps));
+    HF_RETURN_IF_ERROR(FindSteps(value, child, depth - 1, steps));
   }
   return absl::OkStatus();
 }
 
 class Arguments {
  public:
-  Arguments(const Pickle &pickle, Node values)
-      : pickle_(pickle), values_(values) {}
+  Arguments(const TorchValue& value, Node values)
+      : value_(value), pickle_(value.pickle), values_(values) {}
 
   std::optional<int64_t> Integer(std::string_view name) const {
     const auto node = pickle_.Find(values_, name);
-    return node.has_value() ? IntegerAt(pickle_, *node) : std::nullopt;
+    return node.has_value() ? IntegerAt(value_, *node) : std::nullopt;
   }
   std::optional<double> Number(std::string_view name) const {
     const auto node = pickle_.Find(values_, name);
-    if (!node.has_value()) return std::nullopt;
-    if (pickle_.kind(*node) == PickleKind::kFloat) return pickle_.number(*node);
-    if (pickle_.kind(*node) != PickleKind::kInt) return std::nullopt;
-    return static_cast<double>(pickle_.integer(*node));
+    return node.has_value() ? value_.Number(*node) : std::nullopt;
   }
   bool True(std::string_view name) const {
     const auto node = pickle_.Find(values_, name);
@@ -84,25 +80,26 @@ class Arguments {
   }
 
  private:
-  const Pickle &pickle_;
+  const TorchValue& value_;
+  const Pickle& pickle_;
   Node values_;
 };
 
-absl::StatusOr<trainer::ModelConfig> ModelOf(const Arguments &arguments) {
+absl::StatusOr<trainer::ModelConfig> ModelOf(const Arguments& arguments) {
   const auto refuse = [](std::string_view what) {
     return absl::InvalidArgumentError(
         absl::StrFormat("the arguments in the Megatron checkpoint: %s", what));
   };
   trainer::ModelConfig model;
   const struct {
-    const char *name;
-    int64_t *value;
+    const char* name;
+    int64_t* value;
   } wanted[] = {
       {"num_layers", &model.layers},         {"hidden_size", &model.hidden},
       {"num_attention_heads", &model.heads}, {"ffn_hidden_size", &model.ffn},
       {"padded_vocab_size", &model.vocab},   {"seq_length", &model.seq_len},
   };
-  for (const auto &[name, value] : wanted) {
+  for (const auto& [name, value] : wanted) {
     const std::optional<int64_t> found = arguments.Integer(name);
     if (!found.has_value()) {
       return refuse(absl::StrFormat(
@@ -130,7 +127,7 @@ absl::StatusOr<trainer::ModelConfig> ModelOf(const Arguments &arguments) {
   if (arguments.Number("rotary_percent").value_or(1) != 1) {
     return refuse("rotary_percent is not 1");
   }
-  for (const char *name :
+  for (const char* name :
        {"add_bias_linear", "add_qkv_bias", "use_rope_scaling", "qk_layernorm",
         "multi_latent_attention"}) {
     if (arguments.True(name)) {
@@ -151,15 +148,15 @@ absl::StatusOr<trainer::ModelConfig> ModelOf(const Arguments &arguments) {
 
 }  // namespace
 
-absl::StatusOr<MegatronCommon> ReadMegatronCommon(DcpDirectory &directory) {
+absl::StatusOr<MegatronCommon> ReadMegatronCommon(DcpDirectory& directory) {
   MegatronCommon common;
-  const DcpBlob *const blob = directory.FindBlob("common_state/shard_0_1");
+  const DcpBlob* const blob = directory.FindBlob("common_state/shard_0_1");
   absl::StatusOr<TorchValue> value = blob != nullptr
                                          ? directory.ReadBlob(*blob)
                                          : directory.ReadFile("common.pt");
   if (absl::IsNotFound(value.status())) return common;
   HF_RETURN_IF_ERROR(value.status());
-  const Pickle &pickle = value->pickle;
+  const Pickle& pickle = value->pickle;
   Node root = pickle.root();
   if (pickle.kind(root) == PickleKind::kList &&
       pickle.children(root).size() == 1) {
@@ -171,11 +168,11 @@ absl::StatusOr<MegatronCommon> ReadMegatronCommon(DcpDirectory &directory) {
                         directory.path(), NameOf(pickle.kind(root))));
   }
   if (const auto node = pickle.Find(root, "iteration"); node.has_value()) {
-    common.iteration = IntegerAt(pickle, *node);
+    common.iteration = IntegerAt(*value, *node);
   }
   if (const auto node = pickle.Find(root, "optimizer"); node.has_value()) {
     HF_RETURN_IF_ERROR(
-        FindSteps(pickle, *node, /*depth=*/6, &common.optimizer_steps));
+        FindSteps(*value, *node, /*depth=*/6, &common.optimizer_steps));
   }
   const auto arguments = pickle.Find(root, "args");
   if (!arguments.has_value() ||
@@ -183,7 +180,7 @@ absl::StatusOr<MegatronCommon> ReadMegatronCommon(DcpDirectory &directory) {
       !pickle.state(*arguments).has_value()) {
     return common;
   }
-  const Arguments given(pickle, *pickle.state(*arguments));
+  const Arguments given(*value, *pickle.state(*arguments));
   HF_ASSIGN_OR_RETURN(common.model, ModelOf(given));
   common.rotary_interleaved = given.True("rotary_interleaved");
   const auto samples = given.Integer("consumed_train_samples");

@@ -31,7 +31,7 @@ struct MegatronCommon {
 };
 
 // Nothing of it when the checkpoint has no common state.
-absl::StatusOr<MegatronCommon> ReadMegatronCommon(DcpDirectory &directory);
+absl::StatusOr<MegatronCommon> ReadMegatronCommon(DcpDirectory& directory);
 
 }  // namespace holdfast::tools
 

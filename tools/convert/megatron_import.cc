@@ -41,7 +41,7 @@ constexpr char kState[] = "optimizer.state.";
 constexpr char kBuffers[] = "optimizer.distributed.";
 
 // 2 where the first dimension counts layers.
-int RowsOfMegatron(const DcpTensor &tensor) {
+int RowsOfMegatron(const DcpTensor& tensor) {
   const size_t at = tensor.name.find(kLayers);
   if (at == std::string::npos) return 1;
   const char next = tensor.name.c_str()[at + kLayers.size()];
@@ -56,7 +56,7 @@ struct LayerPart {
   std::vector<RowRun> runs;
 };
 
-LayerPart PartOfLayer(const ModelConfig &model, const std::string &part,
+LayerPart PartOfLayer(const ModelConfig& model, const std::string& part,
                       bool interleaved) {
   const int64_t head = model.head_dim();
   const int64_t queries = model.heads / model.kv_heads;
@@ -106,12 +106,12 @@ LayerPart PartOfLayer(const ModelConfig &model, const std::string &part,
           Rows(0, model.hidden)};  // post_attention_layernorm
 }
 
-std::vector<RowsAt> Places(const ModelConfig &model, const std::string &name,
-                           const std::string &prefix, bool interleaved) {
+std::vector<RowsAt> Places(const ModelConfig& model, const std::string& name,
+                           const std::string& prefix, bool interleaved) {
   const LlamaPart part = PartOf(name);
   if (part.layer < 0) {
     const bool table = part.part != "norm";
-    const char *const key =
+    const char* const key =
         part.part == "embed_tokens" ? "embedding.word_embeddings.weight"
         : part.part == "lm_head"    ? "output_layer.weight"
                                     : "decoder.final_layernorm.weight";
@@ -120,9 +120,9 @@ std::vector<RowsAt> Places(const ModelConfig &model, const std::string &name,
   }
   const LayerPart made = PartOfLayer(model, part.part, interleaved);
   std::vector<RowsAt> places;
-  for (const std::string &stem : made.stems) {
+  for (const std::string& stem : made.stems) {
     std::vector<RowRun> stacked = made.runs;
-    for (RowRun &run : stacked) run.first += part.layer * made.rows;
+    for (RowRun& run : stacked) run.first += part.layer * made.rows;
     places.push_back({absl::StrFormat("%s%s%s", prefix, kLayers, stem),
                       std::move(stacked), model.layers * made.rows});
     places.push_back(
@@ -138,10 +138,10 @@ struct OptimizerKeys {
   bool moments = false;
 };
 
-OptimizerKeys FindOptimizer(const ForeignTensors &tensors) {
+OptimizerKeys FindOptimizer(const ForeignTensors& tensors) {
   OptimizerKeys found;
-  for (const ForeignTensor &tensor : tensors.tensors()) {
-    for (const char *master :
+  for (const ForeignTensor& tensor : tensors.tensors()) {
+    for (const char* master :
          {"optimizer.state.param.", "optimizer.state.fp32_param."}) {
       if (tensor.name.starts_with(master)) found.master = master;
     }
@@ -150,9 +150,9 @@ OptimizerKeys FindOptimizer(const ForeignTensors &tensors) {
   return found;
 }
 
-void LeaveKnown(DcpKeys &keys, ImportedState *state) {
+void LeaveKnown(DcpKeys& keys, ImportedState* state) {
   int64_t extra = 0;
-  for (const std::string &key : keys.Open()) {
+  for (const std::string& key : keys.Open()) {
     if (absl::StrContains(key, "_extra_state")) extra += keys.Leave(key);
   }
   if (extra > 0) {
@@ -168,7 +168,7 @@ void LeaveKnown(DcpKeys &keys, ImportedState *state) {
 
 }  // namespace
 
-absl::StatusOr<ImportedState> OpenMegatron(const ImportRequest &request) {
+absl::StatusOr<ImportedState> OpenMegatron(const ImportRequest& request) {
   HF_ASSIGN_OR_RETURN(std::shared_ptr<DcpDirectory> directory,
                       DcpDirectory::Open(request.from));
   HF_ASSIGN_OR_RETURN(const MegatronCommon common,
@@ -191,7 +191,7 @@ absl::StatusOr<ImportedState> OpenMegatron(const ImportRequest &request) {
   DcpKeys keys(directory);
   HF_RETURN_IF_ERROR(keys.Ignore(request.ignore));
   int64_t buffers = 0;
-  for (const std::string &key : keys.Open()) {
+  for (const std::string& key : keys.Open()) {
     buffers += key.starts_with(kBuffers);
   }
   if (buffers > 0) {
@@ -215,7 +215,7 @@ absl::StatusOr<ImportedState> OpenMegatron(const ImportRequest &request) {
   HF_ASSIGN_OR_RETURN(
       std::vector<MappedItem> mapped,
       MapItems(*tensors, keys, ItemsOf(model, request.compute),
-               [&](const ItemSpec &item) -> std::vector<RowsAt> {
+               [&](const ItemSpec& item) -> std::vector<RowsAt> {
                  if (item.kind == "weight" && !masters_for_weights) {
                    return Places(model, item.name, "", interleaved);
                  }
@@ -228,7 +228,7 @@ absl::StatusOr<ImportedState> OpenMegatron(const ImportRequest &request) {
                                interleaved);
                }));
   if (masters_for_weights) {  // the weights are the masters, rounded
-    for (const std::string &key : keys.Open()) {
+    for (const std::string& key : keys.Open()) {
       if (keys.Has(optimizer.master + key)) keys.Leave(key);
     }
   }

@@ -38,7 +38,7 @@ using trainer::ModelConfig;
 constexpr std::string_view kOptimizer = "optimizer.";
 
 // Rows of the query (what = 0), key (1) or value (2) heads in a fused wqkv.
-std::vector<RowRun> FusedRows(const ModelConfig &model, int what) {
+std::vector<RowRun> FusedRows(const ModelConfig& model, int what) {
   const int64_t head = model.head_dim();
   const int64_t queries = model.heads / model.kv_heads;
   std::vector<RowRun> runs;
@@ -55,9 +55,9 @@ std::vector<RowRun> FusedRows(const ModelConfig &model, int what) {
 
 // Where the weight of one of our tensors may be, under `prefix` and before
 // `suffix`: keys of the optimizer's state are a parameter's with both.
-std::vector<RowsAt> Places(const ModelConfig &model, const std::string &name,
-                           const std::string &prefix,
-                           const std::string &suffix) {
+std::vector<RowsAt> Places(const ModelConfig& model, const std::string& name,
+                           const std::string& prefix,
+                           const std::string& suffix) {
   const LlamaPart part = PartOf(name);
   const auto key = [&](std::string_view stem) {
     std::string full = prefix;
@@ -115,10 +115,10 @@ std::vector<RowsAt> Places(const ModelConfig &model, const std::string &name,
 
 // The number of steps that the optimizer has taken: the same for every
 // parameter, or Adam's correction would differ between them.
-absl::StatusOr<std::optional<int64_t>> OptimizerSteps(DcpDirectory &directory,
-                                                      DcpKeys &keys) {
+absl::StatusOr<std::optional<int64_t>> OptimizerSteps(DcpDirectory& directory,
+                                                      DcpKeys& keys) {
   std::optional<int64_t> steps;
-  for (const std::string &key : keys.Open()) {
+  for (const std::string& key : keys.Open()) {
     if (!key.starts_with("optimizer.state.") || !key.ends_with(".step")) {
       continue;
     }
@@ -144,7 +144,7 @@ absl::StatusOr<std::optional<int64_t>> OptimizerSteps(DcpDirectory &directory,
 
 }  // namespace
 
-absl::StatusOr<ImportedState> OpenTorchtitan(const ImportRequest &request) {
+absl::StatusOr<ImportedState> OpenTorchtitan(const ImportRequest& request) {
   HF_ASSIGN_OR_RETURN(std::shared_ptr<DcpDirectory> directory,
                       DcpDirectory::Open(request.from));
   if (request.model_file.empty()) {
@@ -156,7 +156,7 @@ absl::StatusOr<ImportedState> OpenTorchtitan(const ImportRequest &request) {
                       ReadModelFile(request.model_file));
   HF_RETURN_IF_ERROR(trainer::CheckModel(model, 1));
   const std::shared_ptr<ForeignTensors> tensors =
-      MakeDcpTensors(directory, [](const DcpTensor &) { return 1; });
+      MakeDcpTensors(directory, [](const DcpTensor&) { return 1; });
   if (static_cast<uint64_t>(model.layers) > tensors->tensors().size()) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%s: %d layers in %d tensors", request.from,
@@ -167,18 +167,21 @@ absl::StatusOr<ImportedState> OpenTorchtitan(const ImportRequest &request) {
   HF_ASSIGN_OR_RETURN(const std::optional<int64_t> steps,
                       OptimizerSteps(*directory, keys));
   bool has_moments = false;
-  for (const ForeignTensor &tensor : tensors->tensors()) {
+  for (const ForeignTensor& tensor : tensors->tensors()) {
     has_moments |= tensor.name.starts_with("optimizer.state.");
   }
 
+  // Until 2025 the model was not at the top.
+  const std::string weights =
+      keys.Has("model.tok_embeddings.weight") ? "model." : "";
   ImportedState state;
   state.model = model;
   HF_ASSIGN_OR_RETURN(
       std::vector<MappedItem> mapped,
       MapItems(*tensors, keys, ItemsOf(model, request.compute),
-               [&](const ItemSpec &item) -> std::vector<RowsAt> {
+               [&](const ItemSpec& item) -> std::vector<RowsAt> {
                  if (item.kind == "weight" || item.kind == "master") {
-                   return Places(model, item.name, "", "");
+                   return Places(model, item.name, weights, "");
                  }
                  if (!has_moments) return {};
                  return Places(model, item.name,
@@ -186,7 +189,7 @@ absl::StatusOr<ImportedState> OpenTorchtitan(const ImportRequest &request) {
                                "." + item.kind);
                }));
   if (model.tied) {  // the same parameter under its other names
-    for (const char *key : {"lm_head.weight", "output.weight"}) {
+    for (const char* key : {"lm_head.weight", "output.weight"}) {
       if (keys.Leave(key) > 0) {
         state.notes.push_back(absl::StrFormat(
             "%s is the tied tok_embeddings.weight; left out", key));
@@ -211,14 +214,14 @@ absl::StatusOr<ImportedState> OpenTorchtitan(const ImportRequest &request) {
     state.notes.push_back(
         "rates and betas (optimizer.param_groups) are the configuration's");
   }
-  if (keys.Leave("lr_scheduler.") > 0) {
+  if (keys.Leave("lr_scheduler") > 0) {
     state.notes.push_back("the schedule follows from step and configuration");
   }
-  if (keys.Leave("dataloader.") > 0) {
+  if (keys.Leave("dataloader") > 0) {
     state.notes.push_back(
         "the data cursor (dataloader) is another data set's; it starts anew");
   }
-  keys.Leave("train_state.");
+  keys.Leave("train_state");
   if (keys.Leave("freqs_cis") > 0) {
     state.notes.push_back("freqs_cis follows from rope_theta; left out");
   }

@@ -83,6 +83,7 @@ class Decoder {
 
   const Pickle& pickle_;
   DcpMetadata out_;
+  size_t chunks_ = 0;  // of all tensors so far
   absl::flat_hash_map<std::string, uint32_t> file_numbers_;
   // (name, offset of the chunk) -> place; blobs have no offset.
   std::map<std::pair<std::string, std::vector<int64_t>>, DcpPlace> places_;
@@ -90,8 +91,13 @@ class Decoder {
 
 std::optional<Node> Decoder::Field(Node object, std::string_view name) const {
   if (pickle_.kind(object) != PickleKind::kObject) return std::nullopt;
+  // The classes have at most seven fields. A larger state that many objects
+  // share would be searched for each of them.
+  constexpr size_t kFieldsMax = 64;
   const std::optional<Node> state = pickle_.state(object);
-  if (!state.has_value()) return std::nullopt;
+  if (!state.has_value() || pickle_.children(*state).size() > 2 * kFieldsMax) {
+    return std::nullopt;
+  }
   return pickle_.Find(*state, name);
 }
 
@@ -137,6 +143,10 @@ absl::Status Decoder::Entry(std::string_view name, Node value) {
   std::optional<std::vector<int64_t>> shape = IntegersOf(pickle_, *size);
   if (!shape.has_value()) return Bad(name, "its size is no list of integers");
   tensor.shape = *std::move(shape);
+  // Each chunk is an object of its own; lists that are shared would make more
+  // of them than there are bytes.
+  chunks_ += pickle_.children(*chunks).size();
+  if (chunks_ > pickle_.nodes()) return Bad(name, "it shares its chunks");
   for (const Node node : pickle_.children(*chunks)) {
     const std::optional<Node> offsets = Field(node, "offsets");
     const std::optional<Node> sizes = Field(node, "sizes");

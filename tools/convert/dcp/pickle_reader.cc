@@ -124,6 +124,7 @@ class PickleReader {
   std::vector<size_t> marks_;  // heights of stack_
   std::vector<Node> memo_;
   std::vector<bool> in_memo_;
+  size_t name_bytes_ = 0;  // of all globals so far
 };
 
 absl::StatusOr<uint64_t> PickleReader::Unsigned(int size) {
@@ -185,6 +186,10 @@ absl::Status PickleReader::MakeGlobal(std::string_view module,
     return Fail(
         absl::StrFormat("a name of %d bytes", module.size() + name.size()));
   }
+  // A name may be made of two strings again and again.
+  constexpr size_t kAllNamesMax = size_t{256} << 20;
+  name_bytes_ += module.size() + name.size() + sizeof(std::string);
+  if (name_bytes_ > kAllNamesMax) return Fail("too many names");
   std::string full = absl::StrFormat("%s.%s", module, name);
   if (options_.allowed != nullptr && !options_.allowed(full)) {
     return Fail(absl::StrFormat(

@@ -3,6 +3,7 @@
 
 #include "tools/convert/dcp/torch_tensor.h"
 
+#include <cstring>
 #include <limits>
 
 #include "absl/status/status.h"
@@ -95,8 +96,8 @@ absl::StatusOr<std::string> ReadDataPickle(const ZipArchive& archive,
 
 // The arguments of the innermost _rebuild_tensor call: a torch.nn.Parameter
 // wraps one.
-std::optional<Pickle::Node> RebuildCall(const Pickle& pickle, bool* untyped) {
-  Pickle::Node node = pickle.root();
+std::optional<Pickle::Node> RebuildCall(const Pickle& pickle, Pickle::Node node,
+                                        bool* untyped) {
   if (pickle.IsCallOf(node, "torch._utils._rebuild_parameter")) {
     const auto arguments = pickle.children(pickle.arguments(node));
     if (arguments.empty()) return std::nullopt;
@@ -109,7 +110,73 @@ std::optional<Pickle::Node> RebuildCall(const Pickle& pickle, bool* untyped) {
   return pickle.arguments(node);
 }
 
+// The persistent id of a storage.
+struct Storage {
+  std::string_view type;  // "torch.FloatStorage"
+  std::string_view key;   // "0": the record data/0
+};
+
+std::optional<Storage> StorageOf(const Pickle& pickle, Pickle::Node node) {
+  if (pickle.kind(node) != PickleKind::kPersistent) return std::nullopt;
+  const Pickle::Node id = pickle.children(node)[0];
+  const auto fields = pickle.children(id);
+  if (pickle.kind(id) != PickleKind::kTuple || fields.size() != 5 ||
+      pickle.text(fields[0]) != "storage" ||
+      pickle.kind(fields[1]) != PickleKind::kGlobal ||
+      pickle.kind(fields[2]) != PickleKind::kString) {
+    return std::nullopt;
+  }
+  return Storage{pickle.text(fields[1]), pickle.text(fields[2])};
+}
+
+template <typename Number>
+std::optional<double> NumberIn(const std::string& bytes, int64_t index) {
+  const auto count = static_cast<int64_t>(bytes.size() / sizeof(Number));
+  if (index < 0 || index >= count) return std::nullopt;
+  Number value{};
+  std::memcpy(&value, bytes.data() + index * sizeof(Number), sizeof(Number));
+  return static_cast<double>(value);
+}
+
 }  // namespace
+
+std::optional<double> TorchValue::Number(Pickle::Node node) const {
+  if (pickle.kind(node) == PickleKind::kInt) {
+    return static_cast<double>(pickle.integer(node));
+  }
+  if (pickle.kind(node) == PickleKind::kFloat) return pickle.number(node);
+  bool untyped = false;
+  if (pickle.kind(node) != PickleKind::kObject) return std::nullopt;
+  const auto call = RebuildCall(pickle, node, &untyped);
+  if (!call.has_value() || untyped) return std::nullopt;
+  const auto arguments = pickle.children(*call);
+  if (arguments.size() < 3 || pickle.kind(arguments[1]) != PickleKind::kInt) {
+    return std::nullopt;
+  }
+  const auto storage = StorageOf(pickle, arguments[0]);
+  const auto shape = IntegersOf(pickle, arguments[2]);
+  if (!storage.has_value() || !shape.has_value()) return std::nullopt;
+  for (const int64_t length : *shape) {
+    if (length != 1) return std::nullopt;
+  }
+  const auto type = TypeOfStorage(storage->type);
+  const auto record = scalars.find(std::string(storage->key));
+  if (!type.has_value() || record == scalars.end()) return std::nullopt;
+  const int64_t index = pickle.integer(arguments[1]);
+  if (type->dtype == DType::kF32) {
+    return NumberIn<float>(record->second, index);
+  }
+  if (type->dtype == DType::kF64) {
+    return NumberIn<double>(record->second, index);
+  }
+  if (type->dtype == DType::kI32) {
+    return NumberIn<int32_t>(record->second, index);
+  }
+  if (type->dtype == DType::kI64) {
+    return NumberIn<int64_t>(record->second, index);
+  }
+  return std::nullopt;
+}
 
 std::optional<TorchType> FindTorchType(std::string_view name) {
   if (absl::StartsWith(absl::string_view(name.data(), name.size()), "torch.")) {
@@ -169,7 +236,8 @@ absl::StatusOr<TorchTensor> ReadTorchTensor(ByteSource* source, uint64_t offset,
   }
   const Pickle& pickle = *parsed;
   bool untyped = false;
-  const std::optional<Pickle::Node> call = RebuildCall(pickle, &untyped);
+  const std::optional<Pickle::Node> call =
+      RebuildCall(pickle, pickle.root(), &untyped);
   if (!call.has_value()) return Bad(*source, offset, "it is no tensor");
   const auto arguments = pickle.children(*call);
   if (arguments.size() < (untyped ? 7u : 6u) ||
@@ -177,17 +245,13 @@ absl::StatusOr<TorchTensor> ReadTorchTensor(ByteSource* source, uint64_t offset,
       pickle.kind(arguments[1]) != PickleKind::kInt) {
     return Bad(*source, offset, "its tensor has other arguments than expected");
   }
-  const Pickle::Node id_node = pickle.children(arguments[0])[0];
-  const auto id = pickle.children(id_node);
-  if (pickle.kind(id_node) != PickleKind::kTuple || id.size() != 5 ||
-      pickle.text(id[0]) != "storage" ||
-      pickle.kind(id[1]) != PickleKind::kGlobal ||
-      pickle.kind(id[2]) != PickleKind::kString) {
+  const std::optional<Storage> storage = StorageOf(pickle, arguments[0]);
+  if (!storage.has_value()) {
     return Bad(*source, offset, "its storage has another id than expected");
   }
   const std::optional<TorchType> type =
       untyped ? FindTorchType(pickle.text(arguments[6]))
-              : TypeOfStorage(pickle.text(id[1]));
+              : TypeOfStorage(storage->type);
   if (!type.has_value()) {
     return Bad(*source, offset, "its type of elements is not known");
   }
@@ -203,7 +267,7 @@ absl::StatusOr<TorchTensor> ReadTorchTensor(ByteSource* source, uint64_t offset,
   tensor.shape = *shape;
   tensor.strides = *strides;
   const ZipRecord* const record =
-      archive.Find(absl::StrFormat("data/%s", pickle.text(id[2])));
+      archive.Find(absl::StrFormat("data/%s", storage->key));
   if (record == nullptr) {
     return Bad(*source, offset, "the record of its elements is missing");
   }
@@ -244,7 +308,16 @@ absl::StatusOr<TorchValue> ReadTorchValue(ByteSource* source, uint64_t offset,
   if (!pickle.ok()) {
     return Bad(*source, offset, std::string(pickle.status().message()));
   }
-  return TorchValue{std::move(kept), *std::move(pickle)};
+  TorchValue value{std::move(kept), *std::move(pickle), {}};
+  constexpr std::string_view kData = "data/";
+  constexpr size_t kScalarsMax = 4096;
+  for (const auto& [name, record] : archive.records()) {
+    if (!name.starts_with(kData) || record.size > sizeof(double)) continue;
+    if (value.scalars.size() == kScalarsMax) break;
+    HF_ASSIGN_OR_RETURN(value.scalars[name.substr(kData.size())],
+                        archive.Read(record, sizeof(double)));
+  }
+  return value;
 }
 
 }  // namespace holdfast::tools

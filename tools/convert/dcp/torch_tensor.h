@@ -12,6 +12,8 @@
 #define HOLDFAST_TOOLS_CONVERT_DCP_TORCH_TENSOR_H_
 
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -58,6 +60,11 @@ absl::StatusOr<TorchTensor> ReadTorchTensor(ByteSource* source, uint64_t offset,
 struct TorchValue {
   std::unique_ptr<std::string> bytes;
   Pickle pickle;
+  // Records of at most eight bytes, by name: scalar tensors inside the value.
+  std::map<std::string, std::string> scalars;
+
+  // A Python number, or a tensor of one element; nothing for anything else.
+  std::optional<double> Number(Pickle::Node node) const;
 };
 // Any name may be imported by it; none is run. At most `bytes_max` of pickle.
 absl::StatusOr<TorchValue> ReadTorchValue(ByteSource* source, uint64_t offset,

@@ -1,0 +1,115 @@
+// tests/golden/dcp-megatron was saved by the real megatron-core
+// (tests/golden/make_megatron_golden.py); dcp_megatron.bin has what torch reads
+// in it, by our names. Each item that is imported must be that, to the bit.
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/golden_file.h"
+#include "tests/support/temp_dir.h"
+#include "tools/convert/running_jobs.h"
+
+namespace holdfast::tools {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kMegatron[] = HOLDFAST_SOURCE_DIR "/tests/golden/dcp-megatron";
+
+ImportRequest Request() {
+  ImportRequest request;
+  request.from = kMegatron;
+  return request;
+}
+
+// An item as FP32; BF16 is its upper half.
+std::vector<float> Whole(ckpt::StateSource& source, size_t index) {
+  const ckpt::ItemSpec& item = source.items()[index];
+  const ckpt::Box whole = ckpt::WholeBox(item.shape);
+  const auto count = static_cast<size_t>(whole.elements());
+  const auto size = static_cast<size_t>(ckpt::SizeOf(item.dtype));
+  std::vector<std::byte> bytes(count * size);
+  const ckpt::WantedRun want{static_cast<ckpt::ItemIndex>(index), whole, 0,
+                             whole.elements(), bytes};
+  const absl::Status status = source.Fill(std::span(&want, 1));
+  EXPECT_TRUE(status.ok()) << status;
+  std::vector<float> values(count);
+  for (size_t i = 0; i < count; ++i) {
+    std::memcpy(reinterpret_cast<std::byte*>(&values[i]) + (4 - size),
+                bytes.data() + i * size, size);
+  }
+  return values;
+}
+
+void ExpectGolden(ckpt::StateSource& source, const std::string& weights) {
+  const tests::GoldenFile golden(HOLDFAST_SOURCE_DIR
+                                 "/tests/golden/dcp_megatron.bin");
+  EXPECT_EQ(source.items().size(), golden.arrays().size());
+  for (size_t i = 0; i < source.items().size(); ++i) {
+    const ckpt::ItemSpec& item = source.items()[i];
+    const std::string kind = item.kind == "weight" ? weights : item.kind;
+    EXPECT_EQ(Whole(source, i), golden.floats(kind + "/" + item.name))
+        << item.kind << " of " << item.name;
+  }
+}
+
+TEST(MegatronImportTest, EveryItemIsWhatMegatronSaved) {
+  auto state = OpenMegatron(Request());
+  ASSERT_TRUE(state.ok()) << state.status();
+  EXPECT_EQ(state->step, 3);
+  // From the arguments of Megatron-LM that are in the checkpoint.
+  ASSERT_TRUE(state->model.has_value());
+  EXPECT_EQ(state->model->layers, 2);
+  EXPECT_EQ(state->model->kv_heads, 2);
+  EXPECT_EQ(state->model->vocab, 11);  // of 16 padded rows
+  ExpectGolden(*state->source, "weight");
+}
+
+TEST(MegatronImportTest, ARunInFp32ReadsMastersAsWeights) {
+  ImportRequest request = Request();
+  request.compute = trainer::ComputeType::kF32;
+  auto state = OpenMegatron(request);
+  ASSERT_TRUE(state.ok()) << state.status();
+  ExpectGolden(*state->source, "master");
+}
+
+TEST(MegatronImportTest, AModelFileStandsBeforeTheArguments) {
+  const tests::TempDir dir;
+  ImportRequest request = Request();
+  request.model_file = dir.path() + "/model.toml";
+  std::ofstream(request.model_file)
+      << "[model]\nlayers = 3\nhidden = 16\nheads = 4\nkv_heads = 2\nffn = 12\n"
+         "vocab = 11\nseq_len = 32\n";
+  const auto state = OpenMegatron(request);
+  EXPECT_EQ(state.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(state.status().message()),
+              HasSubstr("by the model that was given"));
+}
+
+TEST(MegatronImportTest, AKeyOfAnotherKindOfModelStopsTheImport) {
+  const tests::TempDir dir;
+  const std::string copy = dir.path() + "/copy";
+  std::filesystem::copy(kMegatron, copy);
+  std::ifstream in(copy + "/.metadata", std::ios::binary);
+  std::string bytes{std::istreambuf_iterator<char>(in), {}};
+  // The same length, so that the pickle stays whole.
+  const std::string from = "decoder.final_layernorm.weight";
+  const std::string to = "decoder.final_layernorm.wEIGHT";
+  ASSERT_NE(bytes.find(from), std::string::npos);
+  for (size_t at = 0; (at = bytes.find(from, at)) != std::string::npos;) {
+    bytes.replace(at, from.size(), to);
+  }
+  std::ofstream(copy + "/.metadata", std::ios::binary) << bytes;
+  ImportRequest request = Request();
+  request.from = copy;
+  const auto state = OpenMegatron(request);
+  EXPECT_THAT(std::string(state.status().message()),
+              HasSubstr("decoder.final_layernorm.weight (weight of "
+                        "model.norm.weight)"));
+}
+
+}  // namespace
+}  // namespace holdfast::tools
