@@ -59,9 +59,11 @@ struct ImportOptions {
   int tp = 1, pp = 1, dp = 1;
   std::vector<int> stages;       // layers of each; empty: even
   std::string compute = "bf16";  // or "f32"
-  std::string codec = "none";    // or "zstd"
+  std::string model_file;        // empty: the source says what it is
+  std::vector<std::string> ignore;
+  std::string codec = "none";  // or "zstd"
   int codec_level = 0;
-  uint64_t memory_limit_bytes = uint64_t{1} << 30;
+  int threads = 0;  // 0: as many as processors
   bool json = false;
 };
 int RunImport(const ImportOptions& options);

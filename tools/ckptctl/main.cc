@@ -33,6 +33,7 @@ constexpr char kFooter[] =
     "  ckptctl verify /scratch/run7@1200 --hash\n"
     "  ckptctl show /scratch/run7 --tensor '*.q_proj.weight'\n"
     "  ckptctl diff /scratch/run7 /scratch/run8@1200\n"
+    "  ckptctl import --from hf /models/llama --out /scratch/start --tp 2\n"
     "  ckptctl export /scratch/run7@1200 --to hf --dtype bf16 --out "
     "/models/run7\n"
     "  ckptctl prune /scratch/run7 --keep-last 2 --keep-every 1000";
@@ -162,6 +163,72 @@ CLI::Option* AddChoice(CLI::App* parser, const char* name, std::string& value,
       ->type_name("NAME");
 }
 
+Command AddImport(CLI::App& app) {
+  auto options = std::make_shared<ImportOptions>();
+  CLI::App* parser = app.add_subcommand(
+      "import",
+      "makes a run with one checkpoint of the state that other programs' files "
+      "hold");
+  parser->add_option("PATH", options->from, "the directory or file to read")
+      ->type_name("")
+      ->required();
+  AddChoice(parser, "--from", options->format, NamesOf(true),
+            "the format of PATH; see below")
+      ->required();
+  parser
+      ->add_option("--out", options->out,
+                   "the run directory to make; one that an import like this "
+                   "began is finished, anything else is refused")
+      ->type_name("RUN")
+      ->required();
+  const auto ranks = [&](const char* name, int& value, const char* help) {
+    parser->add_option(name, value, help)
+        ->check(CLI::Range(1, 1'000'000).description(""))
+        ->type_name("N");
+  };
+  ranks("--tp", options->tp, "ranks that share each layer [default: 1]");
+  ranks("--pp", options->pp, "pipeline stages [default: 1]");
+  ranks("--dp", options->dp,
+        "replicas over which the optimizer's state is cut [default: 1]; a "
+        "training resumes on any layout whatever these say");
+  parser
+      ->add_option("--stages", options->stages,
+                   "layers of each stage, such as 13,14,14,13 [default: even]")
+      ->delimiter(',')
+      ->type_name("N,N,...");
+  parser
+      ->add_option(
+          "--model", options->model_file,
+          "what the model is, where PATH does not say: a configuration "
+          "with [model], or a config.json of Hugging Face")
+      ->type_name("FILE");
+  parser
+      ->add_option("--ignore", options->ignore,
+                   "a key of PATH to leave behind, such as a name that the "
+                   "import has listed; NAME* for all that begin so; repeatable")
+      ->type_name("NAME")
+      ->allow_extra_args(false);
+  AddChoice(parser, "--compute", options->compute, {"bf16", "f32"},
+            "what the training computes in (numerics.compute), and so the type "
+            "of the weights: bf16 or f32 [default: bf16]");
+  AddChoice(parser, "--codec", options->codec, {"none", "zstd"},
+            "none or zstd [default: none]");
+  parser
+      ->add_option("--codec-level", options->codec_level,
+                   "of zstd, 0 to 22 [default: 0]")
+      ->check(CLI::Range(0, 22).description(""))
+      ->type_name("N");
+  parser
+      ->add_option("--threads", options->threads,
+                   "that write, of some 20 MB of memory each [default: as many "
+                   "as processors]")
+      ->check(CLI::Range(1, 256).description(""))
+      ->type_name("N");
+  AddJson(parser, options->json);
+  parser->footer("Formats of --from:\n" + ImportHelp());
+  return MakeCommand(parser, options, &RunImport);
+}
+
 Command AddExport(CLI::App& app) {
   auto options = std::make_shared<ExportOptions>();
   CLI::App* parser = app.add_subcommand(
@@ -255,6 +322,7 @@ int Main(int argc, char** argv) {
                             AddShow(app),
                             AddVerify(app),
                             AddDiff(app),
+                            AddImport(app),
                             AddExport(app),
                             AddPrune(app),
                             AddReshard(app),

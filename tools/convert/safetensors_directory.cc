@@ -13,6 +13,7 @@
 #include "ckpt/base/status_macros.h"
 #include "tools/convert/safetensors.h"
 #include "tools/convert/strict_json.h"
+#include "trainer/model/init.h"
 
 namespace holdfast::tools {
 namespace {
@@ -42,11 +43,10 @@ class SafetensorsDirectory final : public ForeignTensors {
   }
 
   std::string identity() const override {
-    std::string identity = "safetensors";
-    for (const ForeignFile& file : files_) {
-      identity += ", " + file.identity();
-    }
-    return identity;
+    std::string files;
+    for (const ForeignFile& file : files_) files += file.identity() + "\n";
+    return absl::StrFormat("%d safetensors files %016x", files_.size(),
+                           trainer::HashName(files));
   }
 
   uint64_t bytes_read() const override {
