@@ -335,8 +335,8 @@ def main():
     warnings.filterwarnings("ignore")
     logging.disable(logging.ERROR)
     name, rank, world, port, *arguments = sys.argv[1:]
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, RANK=rank)
-    os.environ.update(WORLD_SIZE=world, LOCAL_RANK=rank)
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    os.environ.update(MASTER_PORT=port, RANK=rank, WORLD_SIZE=world, LOCAL_RANK=rank)
     dist.init_process_group("gloo")
     {s.__name__: s for s in SCENARIOS}[name](*arguments)
     dist.barrier()

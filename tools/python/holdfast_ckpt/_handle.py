@@ -5,8 +5,6 @@ the ranks and takes the run (hf_ckpt_open, HF_CKPT_RESUME_CLAIM); a save is too.
 """
 
 import os
-import shutil
-import tempfile
 from ctypes import byref, c_int32, c_uint32, c_void_p
 
 from . import _library
@@ -15,29 +13,8 @@ from ._library import HoldfastError
 WAIT_MS = 500  # so that signals are seen
 
 
-class Meeting:
-    """Where the ranks of one opening find each other: a directory of one host."""
-
-    def __init__(self, directory):
-        self.directory = directory
-
-    @staticmethod
-    def make():
-        return tempfile.mkdtemp(prefix="hf-")
-
-    def group(self, rank, size):
-        if size == 1:
-            return _library.new("group_single")
-        return _library.new("group_local", os.fsencode(self.directory), rank, size)
-
-    def end(self, rank):
-        if rank == 0 and self.directory is not None:
-            shutil.rmtree(self.directory, ignore_errors=True)
-
-
 class Handle:
     def __init__(self, run, options, ranks, meeting):
-        self._ranks = ranks
         self._meeting = meeting
         self._regions = set()
         self._pieces = []  # keeps the memory
@@ -49,7 +26,7 @@ class Handle:
         try:
             for name, value in options.items():
                 _library.call("options_set", made, name.encode(), str(value).encode())
-            group = meeting.group(ranks.rank, ranks.size)
+            group = meeting.group(ranks)
             self._handle = _library.new("new", os.fsencode(run), group, made)
             group = None  # the checkpointer's now
         finally:
@@ -131,10 +108,10 @@ class Handle:
             _library.call("close", handle)
         finally:
             _library.free("free", handle)
-            self._meeting.end(self._ranks.rank)
+            self._meeting.end()
 
     def drop(self):
         """As close, for one whose opening or declaring has failed."""
         handle, self._handle = self._handle, c_void_p()
         _library.free("free", handle)
-        self._meeting.end(self._ranks.rank)
+        self._meeting.end()

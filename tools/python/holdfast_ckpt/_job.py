@@ -14,15 +14,14 @@ import atexit
 import logging
 import math
 import os
-import socket
 import threading
 from dataclasses import dataclass
 
 import torch
 from torch.distributed.checkpoint.planner import WriteItemType
 
-from . import _items, _library, _objects
-from ._handle import Handle, Meeting
+from . import _items, _library, _meeting, _objects
+from ._handle import Handle
 from ._items import Item
 from ._library import HoldfastError
 from ._memory import Arena, Piece
@@ -196,15 +195,6 @@ def folds_in(head):
     return {n: t["folds"] for n, t in head["tensors"].items() if "folds" in t}
 
 
-def host():
-    """Ranks of the same one can meet in a directory."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as boot:
-            return socket.gethostname(), boot.read().strip()
-    except OSError:
-        return socket.gethostname(), ""
-
-
 class Job:
     def __init__(self, run, ranks):
         self.run = run
@@ -246,7 +236,7 @@ class Job:
                 for part, piece in self._declared.items()
                 if piece.arena is self._arena
             }
-        survey, mine = None, {"host": host(), "step": wanted}
+        survey, mine = None, {"host": _meeting.host(), "step": wanted}
         try:
             survey = Survey(plan, planner)
             mine.update(survey.summary())
@@ -268,6 +258,7 @@ class Job:
             raise HoldfastError("INVALID_ARGUMENT", word["error"])
         if word["open"]:
             self._close()
+            word["meeting"] = _meeting.meeting_of(word, self.ranks)
         self._agree(self._fill, word, survey, planner, packed)
         if word["open"]:
             try:
@@ -337,12 +328,9 @@ class Job:
         )
         word = {"open": again, "folds": folds_in(head), "packed": packed}
         if again and self.ranks.size > 1:
-            hosts = sorted({summary["host"] for summary in all_of})
-            if len(hosts) > 1:
-                return {"error": f"saving into {self.run}: the ranks are on "
-                                 f"{len(hosts)} hosts ({hosts[0][0]}, {hosts[1][0]}, "
-                                 "...); this version of holdfast_ckpt saves on one"}
-            word["meeting"] = Meeting.make()
+            word["tcp"] = _meeting.over_tcp(summary["host"] for summary in all_of)
+            if not word["tcp"]:
+                word["directory"] = _meeting.make_directory()
         return word
 
     def _agree(self, function, *arguments):
@@ -393,8 +381,9 @@ class Job:
         return tensor
 
     def _declare(self, word, survey, planner, packed):
-        meeting = Meeting(word.get("meeting"))
-        self._handle = Handle(self.run, {**OPTIONS, **self.options}, self.ranks, meeting)
+        self._handle = Handle(
+            self.run, {**OPTIONS, **self.options}, self.ranks, word["meeting"]
+        )
         before, self._declared = self._declared, {}
         self._folds = word["folds"]
         taken = set()

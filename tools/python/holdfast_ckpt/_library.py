@@ -21,7 +21,7 @@ from ctypes import (
     c_void_p,
 )
 
-API_VERSION = 2  # HF_CKPT_RESUME_CLAIM, keep_last=all
+API_VERSION = 2  # HF_CKPT_RESUME_CLAIM, keep_last=all, hf_ckpt_group_tcp
 DIMENSIONS_MAX = 4
 IN_PLACE = 0
 RESUME_CLAIM = 4
@@ -160,6 +160,8 @@ _CALLS = {
     "log_init": [c_int32, c_char_p, c_char_p],
     "group_single": [_P],
     "group_local": [c_char_p, c_int32, c_int32, _P],
+    "listen": [c_char_p, _P],
+    "group_tcp": [c_void_p, c_int32, c_int32, POINTER(c_char_p), c_char_p, _P],
     "new": [c_char_p, c_void_p, c_void_p, _P],
     "add_item": [
         c_void_p,
@@ -193,7 +195,14 @@ _CALLS = {
     "reader_find": [c_void_p, c_char_p, c_char_p, POINTER(c_uint64)],
     "reader_read": [c_void_p, POINTER(BoxRead), c_uint64],
 }
-_FREES = ("dealloc", "options_free", "group_free", "free", "reader_free")
+_FREES = (
+    "dealloc",
+    "options_free",
+    "group_free",
+    "listener_free",
+    "free",
+    "reader_free",
+)
 
 
 def _candidates():
@@ -237,6 +246,8 @@ def library():
         )
     for name in ("version", "last_error"):
         getattr(lib, f"hf_ckpt_{name}").restype = c_char_p
+    lib.hf_ckpt_listener_address.restype = c_char_p
+    lib.hf_ckpt_listener_address.argtypes = [c_void_p]
     lib.hf_ckpt_code_name.restype = c_char_p
     lib.hf_ckpt_code_name.argtypes = [c_int32]
     for name, arguments in _CALLS.items():
@@ -278,6 +289,10 @@ def free(name, handle):
 def integers(values):
     """int64_t[], at least one long, so that it has an address."""
     return (c_int64 * max(1, len(values)))(*values)
+
+
+def listener_address(listener):
+    return library().hf_ckpt_listener_address(listener).decode()
 
 
 def code_name(code):
