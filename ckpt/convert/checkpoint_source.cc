@@ -2,15 +2,19 @@
 
 #include "ckpt/convert/checkpoint_source.h"
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "ckpt/base/check.h"
 #include "ckpt/base/status_macros.h"
+#include "ckpt/convert/kept_units.h"
+#include "ckpt/convert/source_reader.h"
 #include "ckpt/plan/load_plan.h"
 #include "ckpt/plan/scatter.h"
 #include "ckpt/session/catalog.h"
@@ -20,54 +24,25 @@ namespace holdfast::ckpt {
 namespace {
 
 constexpr uint16_t kSpace = 1;
+// Of the files' indexes, 16 bytes a unit: those of some terabytes.
+constexpr uint64_t kIndexBytesMax = uint64_t{32} << 20;
 
-// One thread's way to the files: a storage of its own, and what reads units.
-class SourceReader {
- public:
-  SourceReader(std::unique_ptr<Storage> storage, Clock* clock, std::string dir,
-               const Manifest* manifest, const UnitReaderOptions& options)
-      : storage_(std::move(storage)),
-        io_(EnvOf(storage_.get(), clock)),
-        units_(&io_, std::move(dir), manifest, options) {}
-
-  absl::Status Read(std::vector<FileWant> wants, UnitReader::Sink sink) {
-    absl::Status result;
-    Fiber fiber;
-    fiber.Start(Run(std::move(wants), std::move(sink), &result));
-    while (true) {
-      fiber.Poll();
-      if (fiber.done() && io_.idle()) return result;
-      Completion answers[64];
-      const size_t count = storage_->Poll(answers);
-      for (size_t i = 0; i < count; ++i) io_.OnCompletion(answers[i]);
-      if (count == 0) storage_->WaitForCompletion(/*wait_ms=*/100);
-    }
+// How many bytes of items lie in [begin, end) of a file.
+uint64_t DataBytes(const ShardFile& file, uint64_t begin, uint64_t end) {
+  uint64_t bytes = 0;
+  auto chunk = std::partition_point(
+      file.chunks.begin(), file.chunks.end(),
+      [begin](const Chunk& c) { return c.offset + c.bytes_stored <= begin; });
+  for (; chunk != file.chunks.end() && chunk->offset < end; ++chunk) {
+    bytes += std::min(end, chunk->offset + chunk->bytes_stored) -
+             std::max(begin, chunk->offset);
   }
+  return bytes;
+}
 
-  uint64_t bytes_read() const { return units_.bytes_read(); }
-
- private:
-  static SessionEnv EnvOf(Storage* storage, Clock* clock) {
-    SessionEnv env;
-    env.storage = storage;
-    env.clock = clock;
-    env.space = kSpace;
-    env.ops_max = storage->queue_depth();
-    return env;
-  }
-
-  Task<bool> Run(std::vector<FileWant> wants, UnitReader::Sink sink,
-                 absl::Status* result) {
-    const absl::Status status =
-        co_await units_.Read(std::move(wants), std::move(sink));
-    *result = status;
-    co_return status.ok();
-  }
-
-  std::unique_ptr<Storage> storage_;
-  Io io_;
-  UnitReader units_;
-};
+uint64_t EndInFile(const ReadStep& step) {
+  return step.file_offset + (step.rows - 1) * step.file_stride + step.row_bytes;
+}
 
 }  // namespace
 
@@ -79,6 +54,11 @@ struct CheckpointSource::State {
   std::unique_ptr<Manifest> manifest;
   Digest128 manifest_digest;  // of the file's bytes
   std::optional<LoadPlanner> planner;
+  std::optional<UnitIndexes> indexes;
+  std::optional<KeptUnits> kept;
+
+  absl::Status FillFrom(SourceReader& reader, const LoadPlan& plan,
+                        std::span<const std::span<std::byte>> regions);
 
   std::mutex lock;
   std::condition_variable returned;
@@ -124,6 +104,8 @@ absl::StatusOr<std::unique_ptr<CheckpointSource>> CheckpointSource::Open(
       LoadPlanner::Create(*state->manifest, state->manifest->items, all));
   state->planner.emplace(std::move(planner));
 
+  state->indexes.emplace(state->manifest->files.size(), kIndexBytesMax);
+  state->kept.emplace(options.kept_bytes_max);
   storage.location = state->place.root;
   for (int i = 0; i < options.readers; ++i) {
     std::unique_ptr<Storage> opened = std::move(state->place.storage);
@@ -132,10 +114,94 @@ absl::StatusOr<std::unique_ptr<CheckpointSource>> CheckpointSource::Open(
     }
     state->idle.push_back(std::make_unique<SourceReader>(
         std::move(opened), &clock, state->place.dir, state->manifest.get(),
-        options.read));
+        &*state->indexes, options.read));
   }
   return std::unique_ptr<CheckpointSource>(
       new CheckpointSource(std::move(state)));
+}
+
+absl::Status CheckpointSource::State::FillFrom(
+    SourceReader& reader, const LoadPlan& plan,
+    std::span<const std::span<std::byte>> regions) {
+  const Scatter scatter(plan);
+  uint64_t filled = 0;
+  std::vector<SourceReader::Wanted> reads;
+  std::set<KeptUnits::Key> promised;
+  std::vector<KeptUnits::Key> coming;
+  size_t step = 0;
+  for (const uint32_t file : scatter.files()) {
+    auto index = reader.IndexOf(file);
+    if (!index.ok()) {
+      for (const KeptUnits::Key& key : promised) kept->GiveUp(key);
+      for (const KeptUnits::Key& key : coming) kept->Await(key);
+      return index.status();
+    }
+    const uint64_t begin = plan.steps[step].file_offset;
+    uint64_t end = begin;
+    for (; step < plan.steps.size() && plan.steps[step].file == file; ++step) {
+      end = std::max(end, EndInFile(plan.steps[step]));
+    }
+    SourceReader::Wanted wanted = {file, *index, {}};
+    auto unit = std::partition_point(
+        (*index)->begin(), (*index)->end(),
+        [begin](const Unit& u) { return u.offset + u.bytes <= begin; });
+    for (; unit != (*index)->end() && unit->offset < end; ++unit) {
+      const uint64_t unit_end = unit->offset + unit->bytes;
+      const uint64_t wants = scatter.PackedBytes(file, unit->offset, unit_end);
+      if (wants == 0) continue;
+      const KeptUnits::Key key = {
+          file, static_cast<uint32_t>(unit - (*index)->begin())};
+      KeptUnits::Bytes bytes;
+      switch (kept->Find(
+          key, unit->bytes, wants,
+          DataBytes(manifest->files[file], unit->offset, unit_end), &bytes)) {
+        case KeptUnits::Found::kHere:
+          filled += scatter.ScatterBytes(file, unit->offset, *bytes, regions);
+          break;
+        case KeptUnits::Found::kComing:
+          coming.push_back(key);
+          break;
+        case KeptUnits::Found::kMine:
+          promised.insert(key);
+          [[fallthrough]];
+        case KeptUnits::Found::kNobody:
+          wanted.units.push_back(key.second);
+          break;
+      }
+    }
+    if (!wanted.units.empty() || !coming.empty()) {
+      reads.push_back(std::move(wanted));
+    }
+  }
+  const SourceReader::Deliver deliver = [&](uint32_t file, uint32_t unit,
+                                            std::span<const std::byte> bytes) {
+    const auto wanted = std::find_if(
+        reads.begin(), reads.end(),
+        [file](const SourceReader::Wanted& w) { return w.file == file; });
+    filled += scatter.ScatterBytes(file, (*wanted->index)[unit].offset, bytes,
+                                   regions);
+    if (promised.erase({file, unit}) > 0) kept->Put({file, unit}, bytes);
+  };
+  absl::Status status = reader.Read(reads, deliver);
+  for (const KeptUnits::Key& key : promised) kept->GiveUp(key);
+  for (const KeptUnits::Key& key : coming) {
+    const KeptUnits::Bytes bytes = kept->Await(key);
+    if (!status.ok()) continue;
+    const auto wanted = std::find_if(
+        reads.begin(), reads.end(),
+        [&key](const SourceReader::Wanted& w) { return w.file == key.first; });
+    if (bytes) {
+      deliver(key.first, key.second, *bytes);
+      continue;
+    }
+    const std::vector<SourceReader::Wanted> alone = {
+        {key.first, wanted->index, {key.second}}};
+    status = reader.Read(alone, deliver);
+  }
+  if (!status.ok()) return status;
+  HF_CHECK(filled == plan.bytes_wanted, "%d of %d wanted bytes came", filled,
+           plan.bytes_wanted);
+  return absl::OkStatus();
 }
 
 absl::Status CheckpointSource::Fill(std::span<const WantedRun> wants) {
@@ -157,15 +223,6 @@ absl::Status CheckpointSource::Fill(std::span<const WantedRun> wants) {
     plan.bytes_wanted += want.out.size();
   }
   SortAndJoin(&plan.steps);
-  const Scatter scatter(plan);
-  std::vector<FileWant> reads;
-  for (const uint32_t file : scatter.files()) {
-    FileWant::Pick pick = [&scatter, file](std::span<const Unit> units,
-                                           uint64_t bytes_max) {
-      return scatter.UnitsToRead(file, units, bytes_max);
-    };
-    reads.push_back({file, std::move(pick)});
-  }
 
   std::unique_ptr<SourceReader> reader;
   {
@@ -174,13 +231,8 @@ absl::Status CheckpointSource::Fill(std::span<const WantedRun> wants) {
     reader = std::move(state.idle.back());
     state.idle.pop_back();
   }
-  uint64_t filled = 0;
   const uint64_t read_before = reader->bytes_read();
-  const absl::Status status = reader->Read(
-      std::move(reads),
-      [&](uint32_t file, uint64_t offset, std::span<const std::byte> bytes) {
-        filled += scatter.ScatterBytes(file, offset, bytes, regions);
-      });
+  const absl::Status status = state.FillFrom(*reader, plan, regions);
   state.bytes_read += reader->bytes_read() - read_before;
   {
     const std::lock_guard guard(state.lock);
@@ -192,8 +244,6 @@ absl::Status CheckpointSource::Fill(std::span<const WantedRun> wants) {
                         absl::StrFormat("reading %s: %s", state.path,
                                         std::string(status.message())));
   }
-  HF_CHECK(filled == plan.bytes_wanted, "%d of %d wanted bytes came", filled,
-           plan.bytes_wanted);
   return absl::OkStatus();
 }
 
