@@ -91,6 +91,11 @@ absl::Status Import(const ImportOptions& options) {
   HF_ASSIGN_OR_RETURN(const Format format, FindImport(options.format));
   ImportRequest request;
   request.from = options.from;
+  if (!format.takes_keys &&
+      (!options.model_file.empty() || !options.ignore.empty())) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "--model and --ignore mean nothing to --from %s", options.format));
+  }
   request.model_file = options.model_file;
   request.ignore = options.ignore;
   request.readers = options.threads > 0 ? options.threads : 4;

@@ -57,6 +57,7 @@ absl::StatusOr<ImportedState> OpenDcp(const ImportRequest& request) {
   HF_RETURN_IF_ERROR(
       keys.CheckAllMapped("what fits an item (at most four dimensions)"));
   ImportedState state;
+  HF_RETURN_IF_ERROR(NoteChecksums(*directory, &state.notes));
   HF_ASSIGN_OR_RETURN(
       state.source,
       MakeMappedSource(tensors, std::move(mapped),

@@ -222,4 +222,15 @@ absl::StatusOr<std::optional<double>> ReadDcpNumber(DcpDirectory& directory,
   }
 }
 
+absl::Status NoteChecksums(DcpDirectory& directory,
+                           std::vector<std::string>* notes) {
+  HF_ASSIGN_OR_RETURN(const bool has, directory.HasChecksums());
+  if (!has) {
+    notes->push_back(
+        "torch wrote no checksums (set_crc32_options): its bytes are taken as "
+        "they are");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace holdfast::tools

@@ -62,6 +62,10 @@ class DcpKeys {
 absl::StatusOr<std::optional<double>> ReadDcpNumber(DcpDirectory& directory,
                                                     std::string_view key);
 
+// Says in `notes` when torch wrote no checksums.
+absl::Status NoteChecksums(DcpDirectory& directory,
+                           std::vector<std::string>* notes);
+
 }  // namespace holdfast::tools
 
 #endif  // HOLDFAST_TOOLS_CONVERT_DCP_TENSORS_H_

@@ -17,15 +17,15 @@ constexpr Format kFormats[] = {
     {"torchtitan",
      "torchtitan's training checkpoint of a Llama 3 (DCP): weights, moments, "
      "step; wants --model",
-     &OpenTorchtitan, nullptr},
+     &OpenTorchtitan, nullptr, true},
     {"megatron",
      "Megatron Core's torch_dist of a GPT model: weights, masters, moments, "
      "step",
-     &OpenMegatron, nullptr},
+     &OpenMegatron, nullptr, true},
     {"dcp",
      "any checkpoint of torch.distributed.checkpoint, tensor by tensor as it "
      "is",
-     &OpenDcp, nullptr},
+     &OpenDcp, nullptr, true},
 };
 
 bool Imports(const Format& format) { return format.open != nullptr; }

@@ -71,6 +71,8 @@ struct Format {
   absl::StatusOr<ImportedState> (*open)(const ImportRequest& request);
   absl::StatusOr<ExportReport> (*write)(ckpt::StateSource* source,
                                         const ExportRequest& request);
+  // Whether ImportRequest's model_file and ignore mean something to it.
+  bool takes_keys = false;
 };
 
 std::span<const Format> Formats();

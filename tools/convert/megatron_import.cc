@@ -210,6 +210,7 @@ absl::StatusOr<ImportedState> OpenMegatron(const ImportRequest& request) {
       !optimizer.master.empty();
 
   ImportedState state;
+  HF_RETURN_IF_ERROR(NoteChecksums(*directory, &state.notes));
   state.model = model;
   const bool interleaved = common.rotary_interleaved;
   HF_ASSIGN_OR_RETURN(

@@ -175,6 +175,7 @@ absl::StatusOr<ImportedState> OpenTorchtitan(const ImportRequest& request) {
   const std::string weights =
       keys.Has("model.tok_embeddings.weight") ? "model." : "";
   ImportedState state;
+  HF_RETURN_IF_ERROR(NoteChecksums(*directory, &state.notes));
   state.model = model;
   HF_ASSIGN_OR_RETURN(
       std::vector<MappedItem> mapped,

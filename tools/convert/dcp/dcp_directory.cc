@@ -167,7 +167,6 @@ absl::Status DcpDirectory::Load(Opened& opened, const DcpChunk& chunk) {
           file.name(), chunk.place.offset, record.size,
           options_.kept_bytes_max / 4));
     }
-    if (!record.has_crc32()) ++unverified_;
     std::string piece(kPiece, '\0');
     uint32_t crc = 0;
     for (uint64_t at = 0; record.has_crc32() && at < record.size;) {
@@ -196,7 +195,6 @@ absl::Status DcpDirectory::Load(Opened& opened, const DcpChunk& chunk) {
   HF_RETURN_IF_ERROR(CheckZipCrc32(
       record, ckpt::Crc32Zip(std::as_bytes(std::span(opened.bytes))), file,
       opened.tensor.data));
-  if (!record.has_crc32() && !opened.verified) ++unverified_;
   opened.verified = true;
   opened.kept = true;
   kept_bytes_ += record.size;
@@ -331,9 +329,16 @@ uint64_t DcpDirectory::bytes_read() const {
   return bytes_read_;
 }
 
-int64_t DcpDirectory::unverified_records() const {
+absl::StatusOr<bool> DcpDirectory::HasChecksums() {
   const std::lock_guard lock(mutex_);
-  return unverified_;
+  for (const DcpTensor& tensor : metadata_.tensors) {
+    for (const DcpChunk& chunk : tensor.chunks) {
+      if (chunk.elements() == 0) continue;
+      HF_ASSIGN_OR_RETURN(const Opened* const opened, OpenChunk(tensor, chunk));
+      return opened->tensor.record.has_crc32();
+    }
+  }
+  return true;
 }
 
 }  // namespace holdfast::tools

@@ -8,7 +8,7 @@
 // of at most a quarter of `kept_bytes_max` is read whole, once, and kept until
 // others push it out; a larger one is read once to compare and again in the
 // pieces that are asked for, mostly from the page cache. Records that torch
-// wrote without checksums are taken as they are, and counted.
+// wrote without checksums are taken as they are.
 //
 // Not read: what FileSystemWriter writes with SerializationFormat.SAFETENSORS
 // (its places in .metadata are not those of the bytes, and torch 2.15 does not
@@ -69,8 +69,9 @@ class DcpDirectory {
   absl::StatusOr<TorchValue> ReadFile(const std::string& name) const;
 
   uint64_t bytes_read() const;
-  // Records without a checksum that have been read.
-  int64_t unverified_records() const;
+  // Whether the first tensor's record has a checksum: torch writes all of them
+  // or, when it was told so, none.
+  absl::StatusOr<bool> HasChecksums();
   // Names, sizes and times of the files, in one line: the same directory again.
   std::string identity() const { return identity_; }
 
@@ -109,7 +110,6 @@ class DcpDirectory {
   std::list<const DcpChunk*> uses_;  // of kept records, the latest first
   uint64_t kept_bytes_ = 0;
   uint64_t bytes_read_ = 0;
-  int64_t unverified_ = 0;
 };
 
 }  // namespace holdfast::tools

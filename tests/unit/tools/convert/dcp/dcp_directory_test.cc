@@ -119,6 +119,7 @@ TEST(DcpDirectoryTest, NamesTypesAndShapesAreThoseOfTheState) {
   }
   EXPECT_THAT(blobs, testing::ElementsAre("pair", "step", "words"));
   EXPECT_EQ(directory->metadata().version, "1.0.0");
+  EXPECT_TRUE(directory->HasChecksums().value());
 }
 
 TEST(DcpDirectoryTest, EveryTensorCountsFromZeroInWholeAndInParts) {
@@ -255,6 +256,24 @@ TEST(DcpDirectoryTest, AFlippedBitOfAnyElementIsFound) {
     ++tried;
   }
   EXPECT_EQ(tried, 11);
+}
+
+TEST(DcpDirectoryTest, RecordsWithoutChecksumsAreReadAndToldApart) {
+  // As torch writes them after set_crc32_options(False): zeros for checksums in
+  // the directories.
+  const tests::TempDir dir;
+  const std::string copy = CopyGolden(dir);
+  for (const auto& entry : fs::directory_iterator(copy)) {
+    std::string bytes = Contents(entry.path());
+    const std::string_view mark("PK\x01\x02", 4);
+    for (size_t at = 0; (at = bytes.find(mark, at)) != std::string::npos;
+         at += mark.size()) {
+      bytes.replace(at + 16, 4, 4, '\0');
+    }
+    Store(entry.path(), bytes);
+  }
+  EXPECT_TRUE(ReadEverything(copy).ok()) << ReadEverything(copy);
+  EXPECT_FALSE((*DcpDirectory::Open(copy))->HasChecksums().value());
 }
 
 TEST(DcpDirectoryTest, AnyFlippedByteIsRefusedOrHarmless) {
