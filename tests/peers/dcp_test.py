@@ -1,8 +1,8 @@
 """dcp_test.py: torch.distributed.checkpoint with HoldfastWriter and HoldfastReader.
 
 The real torch, in as many processes as ranks, over gloo. Run by tools/test --peers, or
-by itself with a Python that has torch: dcp_test.py [CASE]. HOLDFAST_CKPT_LIBRARY says
-where libholdfast_ckpt.so is (default: build/release).
+by itself with a Python that has torch: dcp_test.py [CASE]. HOLDFAST_BUILD is the build
+directory (default: build/release).
 """
 
 import os
@@ -15,10 +15,9 @@ import unittest
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 PACKAGE = os.path.join(ROOT, "tools/python")
-LIBRARY = os.environ.get(
-    "HOLDFAST_CKPT_LIBRARY", os.path.join(ROOT, "build/release/libholdfast_ckpt.so")
-)
-CKPTCTL = os.path.join(ROOT, "build/release/bin/ckptctl")
+BUILD = os.environ.get("HOLDFAST_BUILD", os.path.join(ROOT, "build/release"))
+LIBRARY = os.path.join(BUILD, "libholdfast_ckpt.so")
+CKPTCTL = os.path.join(BUILD, "bin/ckptctl")
 TIMEOUT_S = 300
 
 ENVIRONMENT = {

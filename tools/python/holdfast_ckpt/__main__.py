@@ -49,7 +49,9 @@ def main(arguments=None):
         failures = getattr(error, "failures", None)
         cause = next(iter(failures.values()))[0] if failures else error
         print(f"convert: {cause}", file=sys.stderr)
-        bad = isinstance(cause, ValueError) or (
+        bad = isinstance(cause, ValueError) or isinstance(
+            cause.__cause__, ValueError
+        ) or (
             isinstance(cause, HoldfastError) and cause.code in ("DATA_LOSS", "NOT_FOUND")
         )
         return 65 if bad else 74

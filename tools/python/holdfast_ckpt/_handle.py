@@ -19,6 +19,7 @@ class Handle:
         self._regions = set()
         self._pieces = []  # keeps the memory
         self._handle = c_void_p()
+        self._in_flight = False
         self.newest = None  # step of the run's newest checkpoint; None: none
         self.step = None  # of the last save
         made = _library.new("options_new")
@@ -79,11 +80,8 @@ class Handle:
         pairs = [(n.encode(), v.encode()) for n, v in sorted(attributes.items())]
         array = (_library.Attribute * max(1, len(pairs)))(*pairs)
         _library.call("begin_save", self._handle, step, array, len(pairs))
-        report, ready = _library.SaveReport(), c_int32()
-        while not ready:
-            _library.call(
-                "wait_save", self._handle, WAIT_MS, byref(report), byref(ready)
-            )
+        self._in_flight = True
+        report = self.settle()
         self.step = step
         if report.outcome != _library.COMMITTED:
             raise HoldfastError(
@@ -98,6 +96,20 @@ class Handle:
             "seconds": report.seconds,
             "write_seconds": report.write_seconds,
         }
+
+    def settle(self):
+        """Waits for the save in flight: its report, None when there is none. There is
+        one at the start of a save if the last wait was interrupted; its memory is in use
+        until then."""
+        if not self._in_flight:
+            return None
+        report, ready = _library.SaveReport(), c_int32()
+        while not ready:
+            _library.call(
+                "wait_save", self._handle, WAIT_MS, byref(report), byref(ready)
+            )
+        self._in_flight = False
+        return report
 
     def close(self):
         """Waits for retention. The memory may be given back after it."""

@@ -40,7 +40,8 @@ def job_of(run, ranks):
     """This process's job for that run, made once: a second one would take the run
     from the first."""
     run = os.path.abspath(run)
-    key = (run, ranks.rank, ranks.key)
+    # A fork has neither the library's thread nor the right to save for its parent.
+    key = (os.getpid(), run, ranks.rank, ranks.key)
     with _jobs_lock:
         if key not in _jobs:
             _jobs[key] = Job(run, ranks)
@@ -51,7 +52,7 @@ def close_all():
     """Waits for what is under way and gives the runs back. Saves may follow: they
     open them again."""
     with _jobs_lock:
-        jobs = list(_jobs.values())
+        jobs = [job for (pid, *_), job in _jobs.items() if pid == os.getpid()]
         _jobs.clear()
     for job in jobs:
         job.close()
@@ -236,6 +237,8 @@ class Job:
                 for part, piece in self._declared.items()
                 if piece.arena is self._arena
             }
+        if self._handle is not None:
+            self._handle.settle()
         survey, mine = None, {"host": _meeting.host(), "step": wanted}
         try:
             survey = Survey(plan, planner)

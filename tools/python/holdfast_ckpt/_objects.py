@@ -58,7 +58,10 @@ class Packed:
                 f"{head} of {used} bytes are said to be in {len(data) - _START.size}"
             )
         text = bytes(data[_START.size : _START.size + head])
-        self.head = json.loads(text)
+        try:
+            self.head = json.loads(text)
+        except RecursionError:
+            raise ValueError("the head is nested too deeply") from None
         self._data = data[_START.size + head : _START.size + used]
         places = self.head.get("objects") if isinstance(self.head, dict) else None
         if not isinstance(places, dict):

@@ -1,5 +1,7 @@
 """reader.py: a StorageReader of torch.distributed.checkpoint over a Holdfast run."""
 
+import ctypes
+import io
 import os
 import uuid
 from ctypes import byref
@@ -53,7 +55,14 @@ class Checkpoint:
         self.tensors = {}  # Item, by name
         self._packed = {}
         if (_objects.name_of(0), _objects.KIND) in infos:
-            self._take_head(infos)
+            try:
+                self._take_head(infos)
+            except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+                raise HoldfastError(
+                    "DATA_LOSS",
+                    f"reading {self.path}: item {_objects.name_of(0)!r} does not say "
+                    f"what the checkpoint holds: {type(error).__name__}: {error}",
+                ) from error
         else:
             self._take_foreign(infos)
 
@@ -130,7 +139,7 @@ class Checkpoint:
             self.read([(number, (), (), data)])
             try:
                 self._packed[rank] = _objects.Packed(data.numpy())
-            except (ValueError, UnicodeDecodeError) as error:
+            except ValueError as error:
                 raise HoldfastError(
                     "DATA_LOSS", f"reading {self.path}: item {name!r}: {error}"
                 ) from error
@@ -153,7 +162,7 @@ class Checkpoint:
         count is the whole item."""
         boxes = (_library.BoxRead * max(1, len(wants)))()
         for box, (number, first, count, tensor) in zip(boxes, wants):
-            box.struct_bytes = _library.ctypes.sizeof(_library.BoxRead)
+            box.struct_bytes = ctypes.sizeof(_library.BoxRead)
             box.item = number
             for d, (offset, length) in enumerate(zip(first, count)):
                 box.first[d], box.count[d] = offset, length
@@ -294,11 +303,8 @@ class HoldfastReader(StorageReader):
         return _ids.is_id(checkpoint_id)
 
     def _load_object(self, item, planner):
-        from io import BytesIO
-
-        planner.load_bytes(
-            item, BytesIO(self.checkpoint.object_bytes(item.storage_index.fqn))
-        )
+        data = self.checkpoint.object_bytes(item.storage_index.fqn)
+        planner.load_bytes(item, io.BytesIO(data))
 
     def _sort(self, item, planner, direct, apart):
         fqn = item.storage_index.fqn
