@@ -2,7 +2,8 @@
 
 HoldfastWriter and HoldfastReader (tools/python) on the same state dict as DCP's own
 writer: what a torch user gets who changes that one argument. It saves into one run, as
-a job does, in which the last checkpoint stays. The asynchronous one stages by itself.
+a job does, in which the last checkpoint stays; a save is durable when it returns. The
+asynchronous one stages by itself.
 """
 
 import threading
@@ -10,7 +11,6 @@ import time
 
 import torch.distributed.checkpoint as dcp
 
-from durable import sync_tree
 from holdfast_ckpt import HoldfastReader, HoldfastWriter
 from peers_dcp import Dcp, state_dict_of
 
@@ -31,17 +31,13 @@ class HoldfastDcp(Dcp):
 
 
 class Upload:
-    def __init__(self, future, path, rank):
+    def __init__(self, future):
         self.future = future
-        self.path = path
-        self.rank = rank
         self.ended = threading.Event()
         future.add_done_callback(self.on_end)
 
     def on_end(self, _future):
         self.returned = self.durable = time.monotonic()
-        if self.rank == 0:
-            self.durable = sync_tree(self.path)
         self.ended.set()
 
     def poll(self):
@@ -60,9 +56,9 @@ class HoldfastDcpAsync(HoldfastDcp):
     asynchronous = True
 
     def save(self, prepared):
-        path, writer, planner = prepared
+        _, writer, planner = prepared
         future = dcp.async_save(self.state_dict, storage_writer=writer, planner=planner)
-        return Upload(future, path, self.rank)
+        return Upload(future)
 
 
 def make_peers(tensors, rank, world):

@@ -75,7 +75,8 @@ class Rank:
         handle = peer.save(prepared)
         called = time.monotonic()
         if handle is None:  # synchronous: training waits for all of it
-            durable = sync_tree(path) if self.rank == 0 else called
+            is_left = self.rank == 0 and not peer.one_run
+            durable = sync_tree(path) if is_left else called
             return {
                 "begin": begin,
                 "returned": called,
