@@ -53,7 +53,7 @@ class SaveBench {
         layout_(BenchLayout(options.mib, ranks.size())),
         memory_(*layout_, ckpt::Rank{ranks.rank()}, ranks.rank()),
         run_(options.dir + "/save.run"),
-        raw_bytes_(StoredBytes() / kRawBlock * kRawBlock) {
+        stored_(memory_.Stored(*layout_, ckpt::Rank{ranks.rank()}, kRawBlock)) {
     if (ranks_.is_zero()) {
       HF_CHECK(std::filesystem::create_directories(run_), "%s is there", run_);
     }
@@ -140,22 +140,10 @@ class SaveBench {
     if (ranks_.is_zero()) std::filesystem::create_directory(dir);
     const std::string path = absl::StrFormat("%s/%05d", dir, ranks_.rank());
     const double seconds =
-        ranks_.Together([&] { RawWrite(path, memory_.largest(), raw_bytes_); });
+        ranks_.Together([&] { RawWrite(path, stored_.span()); });
     if (ranks_.is_zero()) RemoveAndSettle(dir);
     ranks_.Barrier();
     return seconds;
-  }
-
-  // What a save of this rank writes: its blocks, not the weights of all that
-  // its regions also hold.
-  uint64_t StoredBytes() const {
-    uint64_t bytes = 0;
-    for (const ckpt::Fragment& fragment :
-         layout_->StoredBy(ckpt::Rank{ranks_.rank()}).fragments) {
-      bytes += static_cast<uint64_t>(fragment.count) *
-               ckpt::SizeOf(layout_->items()[fragment.item].dtype);
-    }
-    return bytes;
   }
 
   // On rank 0 alone; the others sleep.
@@ -164,7 +152,7 @@ class SaveBench {
     if (ranks_.is_zero() && fio_missing_.empty()) {
       const std::string dir = options_.dir + "/save.fio";
       std::filesystem::create_directory(dir);
-      const auto wrote = FioWrite(dir, ranks_.size(), raw_bytes_);
+      const auto wrote = FioWrite(dir, ranks_.size(), stored_.size());
       if (wrote.ok()) {
         seconds = *wrote;
       } else {
@@ -188,7 +176,7 @@ class SaveBench {
     Must(report->status);
     if (ranks_.is_zero()) {
       bytes_total_ = static_cast<double>(report->bytes_total);
-      raw_total_ = static_cast<double>(raw_bytes_) * ranks_.size();
+      raw_total_ = static_cast<double>(stored_.size()) * ranks_.size();
       write_seconds_.push_back(report->write_seconds);
       cpu_.push_back(report->thread_cpu_seconds);
       wait_ms_.push_back(report->fence_wait_ms);
@@ -226,7 +214,7 @@ class SaveBench {
   const std::shared_ptr<const ckpt::JobLayout> layout_;
   const BenchMemory memory_;
   const std::string run_;
-  const uint64_t raw_bytes_;  // of a rank
+  ckpt::AlignedBuffer stored_;  // the bytes of this rank's file
   std::unique_ptr<ckpt::Checkpointer> checkpointer_;
   int64_t step_ = 0;
   double bytes_total_ = 1;

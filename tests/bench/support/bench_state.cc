@@ -75,10 +75,24 @@ BenchMemory::BenchMemory(const ckpt::JobLayout& layout, ckpt::Rank rank,
   }
 }
 
-std::span<std::byte> BenchMemory::largest() const {
-  return *std::max_element(
-      spans_.begin(), spans_.end(),
-      [](const auto& a, const auto& b) { return a.size() < b.size(); });
+ckpt::AlignedBuffer BenchMemory::Stored(const ckpt::JobLayout& layout,
+                                        ckpt::Rank rank, size_t block) const {
+  const ckpt::Holding holding = layout.StoredBy(rank);
+  const auto bytes_of = [&](const ckpt::Fragment& fragment) {
+    return static_cast<size_t>(fragment.count) *
+           ckpt::SizeOf(layout.items()[fragment.item].dtype);
+  };
+  size_t total = 0;
+  for (const auto& fragment : holding.fragments) total += bytes_of(fragment);
+  ckpt::AlignedBuffer stored(total / block * block);
+  size_t at = 0;
+  for (const ckpt::Fragment& fragment : holding.fragments) {
+    const size_t bytes = std::min(bytes_of(fragment), stored.size() - at);
+    std::memcpy(stored.data() + at,
+                spans_[fragment.region].data() + fragment.offset, bytes);
+    at += bytes;
+  }
+  return stored;
 }
 
 uint64_t BenchMemory::bytes() const {

@@ -28,8 +28,11 @@ class BenchMemory {
   BenchMemory(const ckpt::JobLayout& layout, ckpt::Rank rank, uint64_t seed);
 
   const std::vector<std::span<std::byte>>& spans() const { return spans_; }
-  // The region to write or read raw bytes from, round and round.
-  std::span<std::byte> largest() const;
+  // What `rank` stores, one item after the other, in whole blocks of `block`
+  // bytes (the last one is left out): the bytes that a plain copy of its file
+  // is written from, and room to read it into.
+  ckpt::AlignedBuffer Stored(const ckpt::JobLayout& layout, ckpt::Rank rank,
+                             size_t block) const;
   uint64_t bytes() const;
   // Of every byte.
   uint32_t Checksum() const;

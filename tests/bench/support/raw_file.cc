@@ -24,27 +24,22 @@ void SyncDirectoryOf(const std::string& path) {
   HF_CHECK(fd.valid() && ::fsync(fd.get()) == 0, "cannot sync %s", parent);
 }
 
-// Whole blocks of it.
-std::span<std::byte> Whole(std::span<std::byte> memory) {
-  return memory.first(memory.size() / kRawBlock * kRawBlock);
-}
-
 }  // namespace
 
 double Now() { return absl::ToDoubleSeconds(ckpt::RealClock().Monotonic()); }
 
-double RawWrite(const std::string& path, std::span<std::byte> memory,
-                uint64_t bytes) {
+double RawWrite(const std::string& path, std::span<std::byte> memory) {
   const double begin = Now();
   {
     const ckpt::Fd fd(
         ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_DIRECT, 0600));
     HF_CHECK(fd.valid(), "cannot create %s", path);
-    HF_CHECK(::posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes)) == 0,
-             "cannot reserve %d bytes", bytes);
+    HF_CHECK(
+        ::posix_fallocate(fd.get(), 0, static_cast<off_t>(memory.size())) == 0,
+        "cannot reserve %d bytes", memory.size());
     const absl::Status status =
-        ckpt::RawUringTransfer(fd.get(), /*is_write=*/true, Whole(memory), 0,
-                               bytes, kRawBlock, kRawDepth);
+        ckpt::RawUringTransfer(fd.get(), /*is_write=*/true, memory, 0,
+                               memory.size(), kRawBlock, kRawDepth);
     HF_CHECK(status.ok(), "%s", status.ToString());
     HF_CHECK(::fsync(fd.get()) == 0, "cannot sync %s", path);
   }
@@ -52,14 +47,13 @@ double RawWrite(const std::string& path, std::span<std::byte> memory,
   return Now() - begin;
 }
 
-double RawRead(const std::string& path, std::span<std::byte> memory,
-               uint64_t bytes) {
+double RawRead(const std::string& path, std::span<std::byte> memory) {
   const double begin = Now();
   const ckpt::Fd fd(::open(path.c_str(), O_RDONLY | O_DIRECT));
   HF_CHECK(fd.valid(), "cannot open %s", path);
   const absl::Status status =
-      ckpt::RawUringTransfer(fd.get(), /*is_write=*/false, Whole(memory), 0,
-                             bytes, kRawBlock, kRawDepth);
+      ckpt::RawUringTransfer(fd.get(), /*is_write=*/false, memory, 0,
+                             memory.size(), kRawBlock, kRawDepth);
   HF_CHECK(status.ok(), "%s", status.ToString());
   return Now() - begin;
 }

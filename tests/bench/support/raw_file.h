@@ -21,15 +21,12 @@ inline constexpr uint32_t kRawDepth = 32;
 // The clock of every figure.
 double Now();
 
-// A fresh file of `bytes` (a multiple of kRawBlock), from `memory` round and
-// round: create, reserve, write, sync, close, sync of the directory.
-double RawWrite(const std::string& path, std::span<std::byte> memory,
-                uint64_t bytes);
+// A fresh file of `memory`, whole blocks: create, reserve, write, sync, close,
+// sync of the directory.
+double RawWrite(const std::string& path, std::span<std::byte> memory);
 
-// The first `bytes` of a file, into `memory` round and round, past the page
-// cache.
-double RawRead(const std::string& path, std::span<std::byte> memory,
-               uint64_t bytes);
+// The beginning of a file, into `memory`, past the page cache.
+double RawRead(const std::string& path, std::span<std::byte> memory);
 
 // Drops what the page cache holds of a file.
 void DropFromCache(const std::string& path);
