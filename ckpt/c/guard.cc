@@ -58,8 +58,10 @@ PageMemory NewPageMemory(uint64_t bytes) {
   if (bytes > SIZE_MAX - 2 * AlignedBuffer::kAlignment) return nullptr;
   const size_t size = std::max(RoundUp(bytes, AlignedBuffer::kAlignment),
                                AlignedBuffer::kAlignment);
-  void* const memory = std::aligned_alloc(AlignedBuffer::kAlignment, size);
-  if (memory != nullptr) std::memset(memory, 0, size);
+  void* memory = nullptr;
+  if (::posix_memalign(&memory, AlignmentFor(size), size) != 0) return nullptr;
+  PreferHugePages(memory, size);
+  std::memset(memory, 0, size);
   return PageMemory(static_cast<std::byte*>(memory));
 }
 

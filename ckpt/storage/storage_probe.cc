@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstring>
 
 #include "absl/strings/str_format.h"
 #include "ckpt/base/aligned_buffer.h"
@@ -57,6 +58,19 @@ absl::Status ProbeDirectIo(int dir_fd) {
   return ErrnoStatus(errno, "write", "4096 bytes with O_DIRECT");
 }
 
+// The setting, "always [madvise] never" in the kernel's words.
+absl::Status ProbeHugePages() {
+  constexpr char kSetting[] = "/sys/kernel/mm/transparent_hugepage/enabled";
+  const Fd file(::open(kSetting, O_RDONLY | O_CLOEXEC));
+  char text[64] = {};
+  if (!file.valid() || ::read(file.get(), text, sizeof text - 1) <= 0) {
+    return ErrnoStatus(errno, "read", kSetting);
+  }
+  if (std::strstr(text, "[never]") == nullptr) return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrFormat("%s says never; madvise is enough", kSetting));
+}
+
 absl::StatusOr<StorageProbe> ProbeStorage(const std::string& dir) {
   const Fd root(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!root.valid()) return ErrnoStatus(errno, "open the directory", dir);
@@ -77,6 +91,7 @@ absl::StatusOr<StorageProbe> ProbeStorage(const std::string& dir) {
   probe.io_uring = ProbeUring();
   AlignedBuffer buffer(kRegisteredBytes);
   probe.registered_buffers = ProbeRegisteredBuffers(buffer.span());
+  probe.huge_pages = ProbeHugePages();
   probe.direct_io = ProbeDirectIo(root.get());
   probe.directory_sync =
       FromErrno(::fsync(root.get()) == 0, "sync directory", dir);

@@ -18,6 +18,7 @@ struct StorageProbe {
   absl::Status io_uring;
   absl::Status direct_io;
   absl::Status registered_buffers;  // 64 MiB of them.
+  absl::Status huge_pages;          // For the memory that is written from.
   absl::Status directory_sync;
   absl::Status exclusive_create;
   absl::Status hard_link;         // PutIfAbsent by link(2).

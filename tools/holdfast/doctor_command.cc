@@ -97,6 +97,9 @@ std::vector<Finding> Explain(const ckpt::StorageProbe& probe) {
       "the state's memory is pinned once, not for each write",
       "memory is pinned for each write: a little slower; `ulimit -l` bounds "
       "it");
+  add("huge pages", probe.huge_pages, false,
+      "the state's memory is in long runs, which the device moves faster",
+      "the state's memory is in pages of 4 KiB: saves and loads are slower");
   add("directory sync", probe.directory_sync, true,
       "names survive a power cut before they count",
       "no save could become durable: saves here would fail");
