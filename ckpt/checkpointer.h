@@ -81,7 +81,7 @@ struct CheckpointerOptions {
 
   // "auto" (io_uring, else POSIX, said once in the log), "io_uring", "posix".
   std::string storage = "auto";
-  int queue_depth = 64;   // units in flight
+  int queue_depth = 32;   // units in flight
   bool direct_io = true;  // O_DIRECT where the file system allows it
   // "none" or "zstd": units are compressed, as byte planes, on their way to the
   // file (ckpt/format/codec.h has the levels). By so many threads of its own on

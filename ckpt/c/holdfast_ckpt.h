@@ -123,7 +123,7 @@ HF_CKPT_API void hf_ckpt_dealloc(void* memory);
 //   io_timeout_ms          120000     a storage that answers nothing
 //   close_timeout_ms       120000     hf_ckpt_close
 //   storage                auto       auto, io_uring, posix
-//   queue_depth            64         writes in flight
+//   queue_depth            32         writes in flight
 //   direct_io              true       O_DIRECT where the file system has it
 //   files                  0          of a checkpoint; 0: one per rank, -1: one
 //                                     per node; not with a codec
