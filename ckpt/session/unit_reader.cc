@@ -302,7 +302,9 @@ Task<absl::Status> UnitReader::State::ReadFile(const FileWant& want,
                      absl::StrFormat("has %d bytes, the manifest records %d",
                                      size, expected.bytes));
   } else {
+    BeginIndex(file);
     status = co_await ReadFrame(file);
+    if (index_read != nullptr) co_await UntilDone(index_read);
     if (status.ok() && damage.size() == damage_before) {
       status = co_await ReadIndex(file);
     }
@@ -318,6 +320,7 @@ Task<absl::Status> UnitReader::State::ReadFile(const FileWant& want,
       status = co_await ReadRuns(file, sink);
     }
   }
+  index_read.reset();
   const Io::Ref closed = io->Close(file_id);
   co_await UntilDone(closed);
   if (!status.ok() && IsDamage(status) && !absl::IsDataLoss(status)) {

@@ -102,6 +102,20 @@ Task<absl::Status> UnitReader::State::ReadFrame(uint32_t file) {
   co_return absl::OkStatus();
 }
 
+// Where the manifest says that it is; ReadFrame finds out whether the file says
+// so too. Beside the frame: a small read waits behind all that other ranks have
+// in flight on the same disk.
+void UnitReader::State::BeginIndex(uint32_t file) {
+  const ShardFile& expected = manifest->files[file];
+  index = {};
+  if (expected.index_bytes() == 0 || expected.index_bytes() > kIndexBytesMax) {
+    return;
+  }
+  index = AlignedBuffer(expected.index_bytes());
+  index_read = io->Read(
+      file_id, expected.bytes - kShardBlockBytes - index.size(), index.span());
+}
+
 Task<absl::Status> UnitReader::State::ReadIndex(uint32_t file) {
   const ShardFile& expected = manifest->files[file];
   if (expected.index_bytes() > kIndexBytesMax) {
@@ -112,15 +126,17 @@ Task<absl::Status> UnitReader::State::ReadIndex(uint32_t file) {
                         expected.unit_count, expected.index_bytes(),
                         kIndexBytesMax));
   }
-  index = AlignedBuffer(expected.index_bytes());
   units.clear();
   coded.clear();
   if (index.size() > 0) {
     const auto bytes = index.span();
-    std::function<Io::Ref()> call = [this, bytes] {
-      return io->Read(file_id, index_offset, bytes);
-    };
-    const absl::Status read = co_await Repeat(std::move(call), nullptr);
+    absl::Status read = index_read->status;
+    if (absl::IsUnavailable(read)) {
+      std::function<Io::Ref()> again = [this, bytes] {
+        return io->Read(file_id, index_offset, bytes);
+      };
+      read = co_await Repeat(std::move(again), nullptr);
+    }
     if (absl::IsUnavailable(read)) {
       co_return Unreadable(file, index_offset, read);
     }

@@ -60,6 +60,7 @@ struct UnitReader::State {
   // --- Steps of one file. Damage is noted, and the file left.
   Task<absl::Status> ReadFile(const FileWant& want, const Sink& sink);
   Task<absl::Status> ReadFrame(uint32_t file);
+  void BeginIndex(uint32_t file);
   Task<absl::Status> ReadIndex(uint32_t file);
   Task<absl::Status> ReadRuns(uint32_t file, const Sink& sink);
   void PlanReads(const std::vector<UnitRead>& runs,
@@ -127,6 +128,7 @@ struct UnitReader::State {
   std::optional<ZstdDecoder> decoder;
   AlignedBuffer plain_unit;
   uint64_t index_offset = 0;
+  Io::Ref index_read;  // begun with the frame
 
   std::function<bool()> gate;
   bool cancelled = false;
