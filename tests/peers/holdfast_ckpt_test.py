@@ -8,6 +8,7 @@ import io
 import itertools
 import os
 import pickle
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -307,6 +308,32 @@ class OneProcessTest(unittest.TestCase):
             self.change_metadata(path, change)
             said = self.convert(65, "dcp-to-holdfast", path, self.run_dir)
             self.assertIn(path, said, change.__name__)
+
+    def test_what_ckptctl_imports_from_dcp_is_loaded_by_dcp(self):
+        state = {
+            "w": torch.arange(600.0).reshape(20, 30),
+            "mask": torch.arange(7) > 3,
+            "odd": torch.arange(6, dtype=torch.int16).reshape(2, 3),
+            "n": 4,
+            "nested": {"lr": 0.5, "names": ["a", "b"]},
+        }
+        path = self.dcp_directory(**state)
+        subprocess.run(
+            [os.path.join(BUILD, "bin/ckptctl"), "import", path, "--from", "dcp",
+             "--out", self.run_dir],
+            check=True, capture_output=True,
+        )
+        loaded = {
+            "w": torch.zeros(20, 30),
+            "mask": torch.zeros(7, dtype=torch.bool),
+            "odd": torch.zeros(2, 3, dtype=torch.int16),
+            "n": 0,
+            "nested": {"lr": 0, "names": None},
+        }
+        dcp.load(loaded, storage_reader=HoldfastReader(self.run_dir))
+        for name in ("w", "mask", "odd"):
+            self.assertTrue(torch.equal(loaded[name], state[name]), name)
+        self.assertEqual((loaded["n"], loaded["nested"]), (4, state["nested"]))
 
     def test_a_directory_that_is_not_empty_is_not_written_into(self):
         dcp.save({"w": torch.ones(3)}, storage_writer=HoldfastWriter(self.run_dir))

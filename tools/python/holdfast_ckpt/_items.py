@@ -16,6 +16,8 @@ from . import _library
 from ._library import DIMENSIONS_MAX
 
 KIND = "tensor"
+# Of an object that is an item of its own: the bytes that torch.save has made.
+SAVED_KIND = "torch.save"
 
 _NATIVE = {
     torch.bfloat16: _library.BF16,

@@ -54,6 +54,7 @@ class Checkpoint:
         self.objects_of = {}  # the rank that has it, by name
         self.tensors = {}  # Item, by name
         self._packed = {}
+        self._saved = {}  # objects that are items: their numbers
         if (_objects.name_of(0), _objects.KIND) in infos:
             try:
                 self._take_head(infos)
@@ -111,8 +112,14 @@ class Checkpoint:
                 )
 
     def _take_foreign(self, infos):
-        """Of any other: a weight under its name, the rest as "kind.name"."""
+        """Of any other: a weight under its name, the rest as "kind.name". What
+        ckptctl import --from dcp has made names its kinds as we do, and has objects as
+        items of their own."""
         for (name, kind), (number, shape) in infos.items():
+            if kind == _items.SAVED_KIND and number == _library.U8:
+                self._saved[name] = self._numbers[(name, kind)]
+                self.objects_of[name] = None
+                continue
             item = _items.item_of_stored(name, kind, number, shape)
             if item is None:
                 continue
@@ -127,6 +134,11 @@ class Checkpoint:
             self.tensors[fqn] = item
             self._numbers[(fqn, item.kind)] = self._numbers[(name, kind)]
 
+    def _bytes_of(self, number):
+        data = torch.empty(self._bytes[number], dtype=torch.uint8)
+        self.read([(number, (), (), data)])
+        return data
+
     def _pack(self, rank):
         if rank not in self._packed:
             name = _objects.name_of(rank)
@@ -135,8 +147,7 @@ class Checkpoint:
                 raise HoldfastError(
                     "DATA_LOSS", f"reading {self.path}: there is no item {name!r}"
                 )
-            data = torch.empty(self._bytes[number], dtype=torch.uint8)
-            self.read([(number, (), (), data)])
+            data = self._bytes_of(number)
             try:
                 self._packed[rank] = _objects.Packed(data.numpy())
             except ValueError as error:
@@ -148,6 +159,8 @@ class Checkpoint:
     def object_bytes(self, name):
         """KeyError: there is no such object."""
         rank = self.objects_of[name]
+        if name in self._saved:
+            return self._bytes_of(self._saved[name]).numpy().tobytes()
         try:
             return self._pack(rank).get(name)
         except KeyError:
