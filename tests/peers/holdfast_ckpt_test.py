@@ -139,6 +139,18 @@ class OneProcessTest(unittest.TestCase):
             for name, tensor in state.items():
                 self.assertTrue(torch.equal(loaded[name], tensor), f"{name}, {step}")
 
+    def test_a_state_is_staged_in_a_thread_when_that_is_asked(self):
+        writer = HoldfastWriter(self.run_dir, stage_in_thread=True)
+        live = torch.full((4000,), 1.0)
+        for step in (1, 2, 3):
+            response = dcp.async_save({"w": live.fill_(step)}, storage_writer=writer)
+            response.staging_completion.result()
+            live.fill_(-1.0)
+            response.upload_completion.result()
+            loaded = {"w": torch.zeros(4000)}
+            dcp.load(loaded, storage_reader=HoldfastReader(f"{self.run_dir}@{step}"))
+            self.assertEqual(loaded["w"].unique().tolist(), [step])
+
     def test_a_save_between_staging_and_its_write_spoils_neither(self):
         writer = HoldfastWriter(self.run_dir)
         dcp.async_save({"w": torch.full((4000,), 1.0)}, storage_writer=writer).result()

@@ -3,7 +3,7 @@
 HoldfastWriter and HoldfastReader (tools/python) on the same state dict as DCP's own
 writer: what a torch user gets who changes that one argument. It saves into one run, as
 a job does, in which the last checkpoint stays; a save is durable when it returns. The
-asynchronous one stages by itself.
+asynchronous one stages by itself, in a thread, as the others do.
 """
 
 import threading
@@ -31,10 +31,10 @@ class HoldfastDcp(Dcp):
 
 
 class Upload:
-    def __init__(self, future):
-        self.future = future
+    def __init__(self, response):
+        self.response = response
         self.ended = threading.Event()
-        future.add_done_callback(self.on_end)
+        response.upload_completion.add_done_callback(self.on_end)
 
     def on_end(self, _future):
         self.returned = self.durable = time.monotonic()
@@ -44,10 +44,10 @@ class Upload:
         pass
 
     def wait_staged(self):
-        pass  # it was, when async_save came back
+        self.response.staging_completion.result()
 
     def wait(self):
-        self.future.result()
+        self.response.upload_completion.result()  # raises what it raised
         self.ended.wait()
 
 
@@ -55,10 +55,15 @@ class HoldfastDcpAsync(HoldfastDcp):
     name = "Holdfast in DCP async"
     asynchronous = True
 
+    def prepare(self, path, options):
+        writer = HoldfastWriter(path, keep_last=1, stage_in_thread=True)
+        return path, writer, dcp.DefaultSavePlanner(enable_plan_caching=True)
+
     def save(self, prepared):
         _, writer, planner = prepared
-        future = dcp.async_save(self.state_dict, storage_writer=writer, planner=planner)
-        return Upload(future)
+        return Upload(
+            dcp.async_save(self.state_dict, storage_writer=writer, planner=planner)
+        )
 
 
 def make_peers(tensors, rank, world):

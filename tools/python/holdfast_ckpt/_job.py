@@ -15,6 +15,7 @@ import logging
 import math
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
@@ -203,6 +204,7 @@ class Job:
         self.ranks = ranks
         self.staging = Staging()
         self.report = None  # of the last save
+        self._stager = None
         self._lock = threading.Lock()  # one save at a time
         self._arena = Arena()
         self._handle = None
@@ -214,6 +216,12 @@ class Job:
 
     def stage(self, state):
         return self.staging.stage(state)
+
+    def stage_in_thread(self, state):
+        """A future of it. In the order of the calls."""
+        if self._stager is None:
+            self._stager = ThreadPoolExecutor(1, thread_name_prefix="holdfast-stage")
+        return self._stager.submit(self.staging.stage, state)
 
     # --- a save
 

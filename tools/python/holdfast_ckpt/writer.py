@@ -28,10 +28,12 @@ class HoldfastWriter(StorageWriter, AsyncStager):
     then says id, step, bytes and seconds. Not for use_collectives=False.
 
     Given to async_save it also stages: the state is copied once, into memory that is
-    written from.
+    written from. With `stage_in_thread` async_save returns before the copy is made, an
+    AsyncSaveResponse, as it does with torch's DefaultStager: wait for its
+    staging_completion before the state is changed.
     """
 
-    # The copy is made when stage returns.
+    # Nothing is left to synchronize when stage returns, or it returns a future.
     _synchronize_after_execute = False
 
     def __init__(
@@ -42,6 +44,7 @@ class HoldfastWriter(StorageWriter, AsyncStager):
         keep_last: int | str = "all",
         process_group=None,
         no_dist: bool = False,
+        stage_in_thread: bool = False,
         options: dict | None = None,
     ) -> None:
         super().__init__()
@@ -50,6 +53,7 @@ class HoldfastWriter(StorageWriter, AsyncStager):
         self._step = step
         self._group = process_group
         self._no_dist = no_dist
+        self._stage_in_thread = stage_in_thread
         self._options = {"keep_last": str(keep_last), **(options or {})}
         self._save_id = str(uuid.uuid4())
 
@@ -134,8 +138,12 @@ class HoldfastWriter(StorageWriter, AsyncStager):
         return False
 
     def stage(self, state_dict):
-        """A copy of it. Waits for a save that is still being written."""
-        return self._job().stage(state_dict)
+        """A copy of it, or a future of one. The copy waits for a save that is still
+        being written."""
+        job = self._job()
+        if self._stage_in_thread:
+            return job.stage_in_thread(state_dict)
+        return job.stage(state_dict)
 
     def synchronize_staging(self) -> None:
         pass
