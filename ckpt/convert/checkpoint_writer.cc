@@ -14,11 +14,13 @@
 #include "ckpt/base/log.h"
 #include "ckpt/base/status_macros.h"
 #include "ckpt/convert/conversion.h"
+#include "ckpt/convert/convert_group.h"
 #include "ckpt/convert/convert_plan.h"
 #include "ckpt/convert/convert_record.h"
 #include "ckpt/convert/target_dir.h"
 #include "ckpt/convert/window_worker.h"
 #include "ckpt/session/io.h"
+#include "ckpt/session/preflight.h"
 #include "ckpt/session/verify_session.h"
 
 namespace holdfast::ckpt {
@@ -69,11 +71,19 @@ class Writing {
  public:
   Writing(StateSource* source, const JobLayout& target,
           const WriteCheckpointOptions& options, Clock& clock)
-      : source_(source), target_(target), options_(options), clock_(clock) {}
+      : source_(source),
+        target_(target),
+        options_(options),
+        clock_(clock),
+        group_(options.group, clock) {}
 
   absl::StatusOr<WriteCheckpointReport> Run();
 
  private:
+  absl::StatusOr<WriteCheckpointReport> Lead();
+  absl::StatusOr<WriteCheckpointReport> Follow();
+  absl::StatusOr<StorageOptions> StorageOf() const;
+  absl::Status TakeRecords();
   absl::Status MakePlan();
   absl::Status OpenWorkers();
   absl::Status TakeUp();
@@ -82,6 +92,8 @@ class Writing {
   absl::StatusOr<WriteCheckpointReport> VerifyComplete();
   absl::Status CheckDigests(std::span<const Digest128> found) const;
   void AddDigests(const RoundRecord& record);
+  // Of other ranks, and of who wants to stop.
+  void Listen();
   void Tick(const char* phase);
   WriteCheckpointReport Report() const;
 
@@ -89,6 +101,8 @@ class Writing {
   const JobLayout& target_;
   const WriteCheckpointOptions& options_;
   Clock& clock_;
+  ConvertGroup group_;
+  std::atomic<bool> stop_ = false;
 
   absl::Duration begin_;
   std::map<std::string, std::string> attributes_;
@@ -104,12 +118,21 @@ class Writing {
   uint64_t bytes_stored_ = 0;
 };
 
+void Writing::Listen() {
+  group_.Tick(shared_.bytes_done);
+  if (group_.must_stop() || (options_.stop != nullptr && *options_.stop)) {
+    stop_ = true;
+  }
+}
+
 void Writing::Tick(const char* phase) {
+  Listen();
   if (!options_.on_progress) return;
-  options_.on_progress({.bytes_done = shared_.bytes_done,
-                        .bytes_total = plan_.unit_bytes,
-                        .bytes_verified = bytes_verified_,
-                        .phase = phase});
+  options_.on_progress(
+      {.bytes_done = shared_.bytes_done + group_.bytes_of_others(),
+       .bytes_total = plan_.unit_bytes,
+       .bytes_verified = bytes_verified_,
+       .phase = phase});
 }
 
 absl::Status Writing::MakePlan() {
@@ -156,7 +179,8 @@ absl::Status Writing::OpenWorkers() {
   shared_.checkpoint_dir = out_->checkpoint_dir();
   shared_.codec = options_.codec;
   shared_.codec_level = options_.codec_level;
-  shared_.stop = options_.stop;
+  shared_.stop = &stop_;
+  shared_.clock = &clock_;
   if (shared_.coded()) {
     shared_.units.resize(plan_.order.size());
     shared_.file_ends = std::vector<std::atomic<uint64_t>>(plan_.files.size());
@@ -253,12 +277,51 @@ absl::Status Writing::WriteRounds() {
     if (!round_done_[r]) rounds.push_back(r);
   }
   if (rounds.empty()) return absl::OkStatus();
-  Conversion conversion(&shared_, &workers_, [this] { Tick("writing"); });
-  return conversion.Write(rounds, [this](RoundRecord record) -> absl::Status {
-    HF_RETURN_IF_ERROR(out_->PutRound(record));
+  ConvertGroup::Told told;
+  told.order = ConvertGroup::Order::kWrite;
+  told.record = EncodeConversion(record_);
+  told.rounds = rounds;
+  group_.Tell(told);
+  const auto tick = [this] { Tick("writing"); };
+  Conversion conversion(&shared_, &workers_, tick);
+  const absl::Status written = conversion.Write(
+      group_.Share(rounds), [this](RoundRecord record) -> absl::Status {
+        HF_RETURN_IF_ERROR(out_->PutRound(record));
+        AddDigests(record);
+        return absl::OkStatus();
+      });
+  if (absl::IsCancelled(written)) {
+    // Because another rank has failed?
+    HF_RETURN_IF_ERROR(group_.FirstError());
+  }
+  HF_RETURN_IF_ERROR(written);
+  if (group_.size() == 1) return absl::OkStatus();
+  HF_RETURN_IF_ERROR(group_.Gather(tick));
+  return TakeRecords();
+}
+
+// All of them, those of the other ranks too.
+absl::Status Writing::TakeRecords() {
+  std::vector<RoundRecord> records;
+  for (int tries = 1;; ++tries) {
+    HF_ASSIGN_OR_RETURN(records, out_->Rounds(plan_, shared_.coded()));
+    if (records.size() == plan_.rounds.size()) break;
+    if (tries == kSeeTries) {
+      return absl::UnavailableError(absl::StrFormat(
+          "%s has the records of %d of %d rounds: do all ranks see one "
+          "directory?",
+          out_->path(), records.size(), plan_.rounds.size()));
+    }
+    clock_.Sleep(kSeeWait);
+  }
+  digests_.assign(digests_.size(), Digest128{});
+  for (const RoundRecord& record : records) {
     AddDigests(record);
-    return absl::OkStatus();
-  });
+    std::copy(record.crcs.begin(), record.crcs.end(),
+              shared_.crcs.begin() +
+                  plan_.windows[plan_.rounds[record.round].first_window].first);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Writing::CheckDigests(std::span<const Digest128> found) const {
@@ -345,7 +408,8 @@ absl::StatusOr<WriteCheckpointReport> Writing::VerifyComplete() {
                             .bytes_verified = at.bytes_done,
                             .phase = "verifying"});
     }
-    if (options_.stop != nullptr && *options_.stop) {
+    Listen();
+    if (stop_) {
       return absl::CancelledError("stopped while the result was verified");
     }
   }
@@ -366,14 +430,17 @@ absl::StatusOr<WriteCheckpointReport> Writing::VerifyComplete() {
   return report;
 }
 
-absl::StatusOr<WriteCheckpointReport> Writing::Run() {
-  begin_ = clock_.Monotonic();
-  HF_RETURN_IF_ERROR(MakePlan());
-  HF_ASSIGN_OR_RETURN(const StorageBackend backend,
-                      ParseStorageBackend(options_.storage));
+absl::StatusOr<StorageOptions> Writing::StorageOf() const {
   StorageOptions storage;
-  storage.backend = backend;
+  HF_ASSIGN_OR_RETURN(storage.backend, ParseStorageBackend(options_.storage));
   storage.queue_depth = 32;
+  storage.rank = group_.rank();
+  return storage;
+}
+
+absl::StatusOr<WriteCheckpointReport> Writing::Lead() {
+  HF_RETURN_IF_ERROR(MakePlan());
+  HF_ASSIGN_OR_RETURN(const StorageOptions storage, StorageOf());
   HF_ASSIGN_OR_RETURN(out_, TargetDir::Open(options_.out, storage, clock_));
   HF_ASSIGN_OR_RETURN(const TargetDir::State state, out_->Look(&record_));
   if (state == TargetDir::State::kComplete) return VerifyComplete();
@@ -391,6 +458,53 @@ absl::StatusOr<WriteCheckpointReport> Writing::Run() {
                       }));
   HF_RETURN_IF_ERROR(Commit(finished));
   return Report();
+}
+
+absl::StatusOr<WriteCheckpointReport> Writing::Follow() {
+  const auto tick = [this] { Tick("waiting"); };
+  HF_ASSIGN_OR_RETURN(ConvertGroup::Told told, group_.Await(tick));
+  if (told.order == ConvertGroup::Order::kWrite) {
+    const auto write = [&]() -> absl::Status {
+      HF_RETURN_IF_ERROR(MakePlan());
+      HF_ASSIGN_OR_RETURN(const StorageOptions storage, StorageOf());
+      const std::string mine = ConversionText(record_);
+      HF_ASSIGN_OR_RETURN(record_, DecodeConversion(told.record));
+      if (ConversionText(record_) != mine) {
+        return absl::FailedPreconditionError(absl::StrFormat(
+            "rank 0 converts %s, this rank %s: do all ranks run the same "
+            "command on the same files?",
+            ConversionText(record_), mine));
+      }
+      HF_ASSIGN_OR_RETURN(
+          out_, TargetDir::Join(options_.out, storage, record_, clock_));
+      HF_RETURN_IF_ERROR(OpenWorkers());
+      Conversion conversion(&shared_, &workers_, tick);
+      return conversion.Write(
+          group_.Share(told.rounds),
+          [this](RoundRecord record) { return out_->PutRound(record); });
+    };
+    group_.Answer(write());
+    HF_ASSIGN_OR_RETURN(told, group_.Await(tick));
+  }
+  HF_RETURN_IF_ERROR(told.status);
+  return WriteCheckpointReport();
+}
+
+absl::StatusOr<WriteCheckpointReport> Writing::Run() {
+  begin_ = clock_.Monotonic();
+  if (group_.size() > 1 && options_.codec != Codec::kNone) {
+    return absl::UnimplementedError(
+        "a codec and several ranks: start it alone, with threads");
+  }
+  if (!group_.leads()) return Follow();
+  absl::StatusOr<WriteCheckpointReport> report = Lead();
+  ConvertGroup::Told end;
+  end.order = ConvertGroup::Order::kEnd;
+  end.status = report.status();
+  group_.Tell(end);
+  // The last word is on its way as long as somebody polls.
+  group_.Tick(shared_.bytes_done);
+  return report;
 }
 
 }  // namespace

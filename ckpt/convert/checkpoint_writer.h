@@ -32,6 +32,7 @@
 #include "ckpt/convert/state_source.h"
 #include "ckpt/format/codec.h"
 #include "ckpt/format/digest.h"
+#include "ckpt/group/group.h"
 #include "ckpt/layout/holding.h"
 
 namespace holdfast::ckpt {
@@ -70,6 +71,12 @@ struct WriteCheckpointOptions {
   uint64_t round_bytes = 0;
   uint64_t window_bytes = kConvertWindowBytes;
   std::string storage = "auto";  // "io_uring", "posix"
+
+  // Several processes that call this together, on one file system: rank 0 leads
+  // and reports, the others get a report without figures (or rank 0's error).
+  // Null: alone. kUnimplemented with a codec: where a unit is stored is known
+  // to one process only.
+  Group* group = nullptr;
 
   // Called by the thread that called WriteCheckpoint, some times a second.
   std::function<void(const WriteProgress&)> on_progress;

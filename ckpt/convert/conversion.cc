@@ -27,6 +27,7 @@ absl::Status Conversion::RunThreads(
     std::function<absl::Status(size_t worker)> work,
     std::function<absl::Status()> settle) {
   failed_ = false;
+  if (tick_) tick_();
   running_ = workers_->size();
   std::vector<absl::Status> results(workers_->size());
   std::vector<std::thread> threads;

@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "ckpt/base/status_macros.h"
 #include "ckpt/base/while.h"
+#include "ckpt/session/preflight.h"
 #include "ckpt/session/run_files.h"
 #include "ckpt/storage/blocking.h"
 
@@ -60,6 +61,36 @@ absl::StatusOr<std::unique_ptr<TargetDir>> TargetDir::Open(
   HF_ASSIGN_OR_RETURN(std::unique_ptr<Storage> opened, OpenStorage(options));
   return std::unique_ptr<TargetDir>(
       new TargetDir(root, std::move(options), std::move(opened), clock));
+}
+
+absl::StatusOr<std::unique_ptr<TargetDir>> TargetDir::Join(
+    const std::string& path, const StorageOptions& storage,
+    const ConversionRecord& record, Clock& clock) {
+  HF_ASSIGN_OR_RETURN(const std::string root, PathOfLocation(path));
+  StorageOptions options = storage;
+  options.location = root;
+  for (int tries = 1;; ++tries) {
+    absl::Status status;
+    auto opened = OpenStorage(options);
+    if (opened.ok()) {
+      std::unique_ptr<TargetDir> dir(
+          new TargetDir(root, options, *std::move(opened), clock));
+      dir->Name(record);
+      const auto there =
+          Blocking(*dir->storage_).Get(kConversionRecordName, kRecordBytesMax);
+      if (there.ok()) {
+        const auto found = DecodeConversion(*there);
+        if (found.ok() && *found == record) return dir;
+        return absl::FailedPreconditionError(absl::StrFormat(
+            "%s: this rank sees another directory than rank 0 does", root));
+      }
+      status = there.status();
+    } else {
+      status = opened.status();
+    }
+    if (!absl::IsNotFound(status) || tries == kSeeTries) return status;
+    clock.Sleep(kSeeWait);
+  }
 }
 
 std::string TargetDir::PathOf(const std::string& name) const {

@@ -40,6 +40,12 @@ class TargetDir {
   static absl::StatusOr<std::unique_ptr<TargetDir>> Open(
       const std::string& path, const StorageOptions& storage, Clock& clock);
 
+  // Of a directory that another rank has begun for this record, when it is seen
+  // here.
+  static absl::StatusOr<std::unique_ptr<TargetDir>> Join(
+      const std::string& path, const StorageOptions& storage,
+      const ConversionRecord& record, Clock& clock);
+
   enum class State {
     kEmpty,
     kBegun,

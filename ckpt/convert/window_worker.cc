@@ -12,6 +12,7 @@
 #include "ckpt/base/status_macros.h"
 #include "ckpt/base/while.h"
 #include "ckpt/format/checksum.h"
+#include "ckpt/session/preflight.h"
 #include "ckpt/storage/blocking.h"
 
 namespace holdfast::ckpt {
@@ -81,9 +82,17 @@ absl::StatusOr<FileId> WindowWorker::OpenToWrite(uint32_t file) {
   HF_RETURN_IF_ERROR(Drain(0));
   if (free_ids_.empty()) HF_RETURN_IF_ERROR(CloseOne());
   const FileId id{free_ids_.back()};
-  const auto opened = Blocking(*storage_).OpenForWrite(
-      shared_->PathOf(shared_->plan->files[file].name), id);
-  HF_RETURN_IF_ERROR(opened.status());
+  absl::Status opened;
+  for (int tries = 1;; ++tries) {
+    opened =
+        Blocking(*storage_)
+            .OpenForWrite(shared_->PathOf(shared_->plan->files[file].name), id)
+            .status();
+    // Made by rank 0, perhaps on another machine, whose names come late.
+    if (!absl::IsNotFound(opened) || tries == kSeeTries) break;
+    shared_->clock->Sleep(kSeeWait);
+  }
+  HF_RETURN_IF_ERROR(opened);
   free_ids_.pop_back();
   open_[file] = {id, false, ++uses_};
   return id;

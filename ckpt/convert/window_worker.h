@@ -26,6 +26,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "ckpt/base/aligned_buffer.h"
+#include "ckpt/base/clock.h"
 #include "ckpt/convert/convert_plan.h"
 #include "ckpt/convert/state_source.h"
 #include "ckpt/convert/target_dir.h"
@@ -42,6 +43,7 @@ struct ConvertShared {
   const ConvertPlan* plan = nullptr;
   const std::vector<ItemSpec>* items = nullptr;
   StateSource* source = nullptr;
+  Clock* clock = nullptr;
   std::counting_semaphore<>* fills = nullptr;  // so many threads in Fill
   std::string checkpoint_dir;                  // in the storage
   Codec codec = Codec::kNone;

@@ -27,12 +27,14 @@
 #include "tools/reshard/reshard_plan.h"
 #include "trainer/fault/exit_codes.h"
 #include "trainer/fault/signals.h"
+#include "trainer/parallel/job.h"
 
 namespace holdfast::tools {
 namespace {
 
 constexpr char kProgram[] = "ckpt-reshard";
 constexpr double kGB = 1e9;
+constexpr absl::Duration kLetLeaderSpeak = absl::Seconds(2);
 
 uint64_t StoredBytes(const ckpt::Manifest& manifest) {
   uint64_t bytes = 0;
@@ -259,8 +261,8 @@ void PrintResult(const ReshardOptions& options, const Prepared& prepared,
               note.c_str());
 }
 
-absl::StatusOr<int> Convert(const ReshardOptions& options) {
-  HF_ASSIGN_OR_RETURN(const Prepared prepared, Prepare(options));
+absl::StatusOr<int> Convert(const ReshardOptions& options,
+                            const Prepared& prepared, ckpt::Group* group) {
   const ckpt::Manifest& manifest = prepared.source->manifest();
   const CodecOption codec = ParseCodec(options.codec);
   std::atomic<bool> stop = false;
@@ -279,14 +281,17 @@ absl::StatusOr<int> Convert(const ReshardOptions& options) {
   write.codec_level = codec.level;
   write.threads = prepared.share.threads;
   write.stop = &stop;
+  write.group = group;
+  const bool speaks = group == nullptr || ckpt::Index(group->rank()) == 0;
   write.on_progress = [&](const ckpt::WriteProgress& at) {
-    progress.Update(at.bytes_done, at.bytes_total);
+    if (speaks) progress.Update(at.bytes_done, at.bytes_total);
     if (trainer::LeaveSignal() != 0) stop = true;
   };
   const auto report = ckpt::WriteCheckpoint(
       prepared.source.get(), *prepared.target, write, ckpt::RealClock());
-  progress.Finish();
+  if (speaks) progress.Finish();
   HF_RETURN_IF_ERROR(report.status());
+  if (!speaks) return trainer::kExitFinished;
   PrintResult(options, prepared, *report);
   if (report->digest != ckpt::LogicalDigest(manifest)) {
     return absl::InternalError(
@@ -299,15 +304,48 @@ absl::StatusOr<int> Convert(const ReshardOptions& options) {
 
 int RunReshard(const ReshardOptions& options) {
   trainer::InstallSignalHandlers();
-  const absl::StatusOr<int> code =
-      options.plan_only ? PlanOnly(options) : Convert(options);
-  if (code.ok()) return *code;
-  const int reported = ReportFailure(kProgram, code.status());
-  const int signal = trainer::LeaveSignal();
-  if (absl::IsCancelled(code.status()) && signal != 0) {
-    return trainer::kExitSignalBase + signal;
+  const auto code_of = [](const absl::Status& status) {
+    const int signal = trainer::LeaveSignal();
+    if (absl::IsCancelled(status) && signal != 0) {
+      return trainer::kExitSignalBase + signal;
+    }
+    return trainer::ExitCodeOf(status);
+  };
+  const absl::StatusOr<std::unique_ptr<trainer::Job>> job =
+      trainer::OpenJob(/*heartbeat=*/nullptr);
+  if (!job.ok()) return ReportFailure(kProgram, job.status());
+  const bool leads = (*job)->rank() == 0;
+  if (options.plan_only) {
+    absl::StatusOr<int> code = trainer::kExitFinished;
+    if (leads) code = PlanOnly(options);
+    (*job)->Finalize().IgnoreError();
+    return code.ok() ? *code : ReportFailure(kProgram, code.status());
   }
-  return reported;
+  std::unique_ptr<ckpt::Group> group;
+  if ((*job)->size() > 1) {
+    auto opened = (*job)->OpenCheckpointGroup();
+    if (!opened.ok()) {
+      (*job)->Abort(ReportFailure(kProgram, opened.status()));
+    }
+    group = *std::move(opened);
+  }
+  const absl::StatusOr<Prepared> prepared = Prepare(options);
+  if (!prepared.ok()) {
+    // What all ranks find wrong is said once, by rank 0, who ends the job.
+    if (!leads) ckpt::RealClock().Sleep(kLetLeaderSpeak);
+    ReportFailure(kProgram, prepared.status());
+    if (group) (*job)->Abort(code_of(prepared.status()));
+    return code_of(prepared.status());
+  }
+  const absl::StatusOr<int> code = Convert(options, *prepared, group.get());
+  if (!code.ok() && leads) ReportFailure(kProgram, code.status());
+  if (group && absl::IsDeadlineExceeded(code.status())) {
+    // Somebody is gone, and MPI would wait for it.
+    (*job)->Abort(code_of(code.status()));
+  }
+  group.reset();
+  (*job)->Finalize().IgnoreError();
+  return code.ok() ? *code : code_of(code.status());
 }
 
 }  // namespace holdfast::tools

@@ -1,0 +1,129 @@
+// Several ranks convert together: each its share of the rounds, one result.
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ckpt/convert/checkpoint_source.h"
+#include "ckpt/convert/checkpoint_writer.h"
+#include "ckpt/group/inproc_group.h"
+#include "ckpt/storage/open_storage.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/saved_run.h"
+#include "tests/support/temp_dir.h"
+
+namespace holdfast::ckpt {
+namespace {
+
+using ::testing::HasSubstr;
+using tests::SmallLayout;
+
+constexpr int kRanks = 3;
+
+class ConvertRanksTest : public ::testing::Test {
+ protected:
+  ConvertRanksTest() {
+    const auto storage = OpenStorage({.location = dir_.path()});
+    EXPECT_TRUE(storage.ok()) << storage.status();
+    tests::CheckpointSpec spec;
+    spec.run_id = tests::kTestRun;
+    spec.id = {300, 2, 1};
+    spec.seed = 7;
+    EXPECT_TRUE(
+        tests::WriteCheckpoint(**storage, *SmallLayout(2, 1, 2), spec, "saved")
+            .ok());
+  }
+
+  // By rank. `outs` is the directory that each is told.
+  std::vector<absl::StatusOr<WriteCheckpointReport>> Convert(
+      const std::vector<std::string>& outs, Codec codec = Codec::kNone) {
+    auto groups = MakeInprocGroups(kRanks);
+    std::vector<absl::StatusOr<WriteCheckpointReport>> reports(
+        kRanks, absl::UnknownError("not run"));
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      threads.emplace_back([&, rank] {
+        auto source =
+            CheckpointSource::Open(dir_.path() + "/saved", {}, RealClock());
+        ASSERT_TRUE(source.ok()) << source.status();
+        WriteCheckpointOptions options;
+        options.out = outs[rank];
+        options.step = 300;
+        options.threads = 2;
+        options.codec = codec;
+        options.window_bytes = 64 << 10;
+        options.round_bytes = 128 << 10;
+        options.group = groups[rank].get();
+        reports[rank] = WriteCheckpoint(source->get(), *SmallLayout(4, 1, 3),
+                                        options, RealClock());
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return reports;
+  }
+
+  std::string Path(const std::string& name) { return dir_.path() + "/" + name; }
+
+  tests::TempDir dir_{tests::MemoryFolder()};
+};
+
+TEST_F(ConvertRanksTest, EachWritesItsShareAndTheResultIsOne) {
+  const std::vector<std::string> outs(kRanks, Path("out"));
+  const auto reports = Convert(outs);
+  for (const auto& report : reports)
+    ASSERT_TRUE(report.ok()) << report.status();
+  const auto source = CheckpointSource::Open(Path("saved"), {}, RealClock());
+  const auto made = CheckpointSource::Open(Path("out"), {}, RealClock());
+  ASSERT_TRUE(source.ok() && made.ok());
+  EXPECT_EQ(reports[0]->item_digests,
+            std::vector<Digest128>((*source)->recorded_digests().begin(),
+                                   (*source)->recorded_digests().end()));
+  // Not all of it was read by rank 0.
+  EXPECT_LT(reports[0]->bytes_read, reports[0]->bytes_state);
+  // Again, together: there is nothing to do but to verify.
+  for (const auto& report : Convert(outs)) {
+    ASSERT_TRUE(report.ok()) << report.status();
+  }
+}
+
+TEST_F(ConvertRanksTest, OneThatSeesAnotherDirectoryStopsAll) {
+  // The same conversion begun elsewhere: another run id.
+  auto source = CheckpointSource::Open(Path("saved"), {}, RealClock());
+  ASSERT_TRUE(source.ok()) << source.status();
+  const std::atomic<bool> stop = true;
+  WriteCheckpointOptions options;
+  options.out = Path("other");
+  options.step = 300;
+  options.window_bytes = 64 << 10;
+  options.round_bytes = 128 << 10;
+  options.stop = &stop;
+  ASSERT_FALSE(WriteCheckpoint(source->get(), *SmallLayout(4, 1, 3), options,
+                               RealClock())
+                   .ok());
+  const auto reports = Convert({Path("out"), Path("out"), Path("other")});
+  for (const auto& report : reports) EXPECT_FALSE(report.ok());
+  EXPECT_THAT(std::string(reports[0].status().message()),
+              HasSubstr("rank 2 on"));
+  EXPECT_THAT(std::string(reports[0].status().message()),
+              HasSubstr("sees another directory"));
+  // The others' work is kept, and without the mistake it goes on.
+  const auto again = Convert(std::vector<std::string>(kRanks, Path("out")));
+  for (const auto& report : again) ASSERT_TRUE(report.ok()) << report.status();
+}
+
+TEST_F(ConvertRanksTest, RankZerosRefusalIsEverybodys) {
+  const auto reports = Convert(std::vector<std::string>(kRanks, Path("saved")));
+  for (const auto& report : reports) {
+    EXPECT_EQ(report.status().code(), absl::StatusCode::kFailedPrecondition);
+  }
+  for (const auto& report :
+       Convert(std::vector<std::string>(kRanks, Path("out")), Codec::kZstd)) {
+    EXPECT_EQ(report.status().code(), absl::StatusCode::kUnimplemented);
+  }
+}
+
+}  // namespace
+}  // namespace holdfast::ckpt
