@@ -12,9 +12,12 @@
 //   reshard-inner  from TP 1 to TP 8: every row of a matrix that TP cuts by
 //                  columns goes to eight files, in runs of 256 bytes and more
 //
+//   ...-memory     peak resident memory with an eighth of the state allowed
+//
 //   bench_reshard --dir DIR --bin DIR [--mib 2048] [--rounds 9]
 
 #include <getopt.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -39,6 +42,9 @@ namespace holdfast::bench {
 namespace {
 
 namespace fs = std::filesystem;
+
+// What a conversion has besides its buffers: the program, the manifest, plans.
+constexpr double kMemoryBesideMiB = 64;
 
 struct Options {
   std::string dir;
@@ -85,8 +91,12 @@ class NoiseSource final : public ckpt::StateSource {
   std::vector<uint64_t> noise_;
 };
 
-// Runs a command; seconds.
-double Run(const std::vector<std::string>& words) {
+// Runs a command.
+struct Ran {
+  double seconds = 0;
+  double peak_bytes = 0;  // resident
+};
+Ran Run(const std::vector<std::string>& words) {
   const double begin = Now();
   const pid_t child = ::fork();
   HF_CHECK(child >= 0, "no process for %s", words[0]);
@@ -102,10 +112,11 @@ double Run(const std::vector<std::string>& words) {
     ::_exit(127);
   }
   int status = 0;
-  HF_CHECK(::waitpid(child, &status, 0) == child, "lost %s", words[0]);
+  rusage usage = {};
+  HF_CHECK(::wait4(child, &status, 0, &usage) == child, "lost %s", words[0]);
   HF_CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%s failed",
            words[0]);
-  return Now() - begin;
+  return {Now() - begin, usage.ru_maxrss * 1024.0};
 }
 
 struct Case {
@@ -163,6 +174,22 @@ class ReshardBench {
     ratios_.push_back(made / copied);
   }
 
+  // Peak memory with an eighth of the state allowed.
+  void PrintMemory() const {
+    const uint64_t limit = std::max<uint64_t>(bytes_ / 8, uint64_t{64} << 20);
+    const Ran ran = Reshard({"--memory-limit", absl::StrFormat("%d", limit)});
+    const double over = (ran.peak_bytes - limit) / (1 << 20);
+    Row row(spec_.name + "-memory",
+            absl::StrFormat("its peak memory beyond --memory-limit %d MiB",
+                            limit >> 20));
+    row.SetAtMost({over, over, over, 1}, kMemoryBesideMiB,
+                  "MiB beyond the limit");
+    row.json()["bytes"] = bytes_;
+    row.json()["peak_bytes"] = ran.peak_bytes;
+    row.json()["limit_bytes"] = limit;
+    row.Print();
+  }
+
   void Print() const {
     Row row(spec_.name, spec_.what);
     row.SetAtMost(MedianInterval(ratios_, 0.9), spec_.goal,
@@ -187,20 +214,28 @@ class ReshardBench {
   }
   double Copy() const {
     Prepare();
-    const double copied = Run({"cp", "-r", source_, out_});
-    const double synced = Run({"sync", "-f", out_});
+    const double copied = Run({"cp", "-r", source_, out_}).seconds;
+    const double synced = Run({"sync", "-f", out_}).seconds;
     RemoveAndSettle(out_);
     return copied + synced;
   }
-  double Reshard() const {
+  double Reshard() const { return Reshard({}).seconds; }
+  Ran Reshard(const std::vector<std::string>& more) const {
     Prepare();
-    const double seconds =
-        Run({options_.bin + "/ckpt-reshard", source_, "--tp",
-             absl::StrFormat("%d", spec_.to.tp), "--pp",
-             absl::StrFormat("%d", spec_.to.pp), "--dp",
-             absl::StrFormat("%d", spec_.to.dp), "--out", out_});
+    std::vector<std::string> words = {options_.bin + "/ckpt-reshard",
+                                      source_,
+                                      "--tp",
+                                      absl::StrFormat("%d", spec_.to.tp),
+                                      "--pp",
+                                      absl::StrFormat("%d", spec_.to.pp),
+                                      "--dp",
+                                      absl::StrFormat("%d", spec_.to.dp),
+                                      "--out",
+                                      out_};
+    words.insert(words.end(), more.begin(), more.end());
+    const Ran ran = Run(words);
     RemoveAndSettle(out_);
-    return seconds;
+    return ran;
   }
 
   const Options options_;
@@ -242,6 +277,7 @@ int Main(int argc, char** argv) {
     ReshardBench bench(parsed, spec);
     for (int round = 0; round < parsed.rounds; ++round) bench.Round(round);
     bench.Print();
+    bench.PrintMemory();
   }
   return 0;
 }
