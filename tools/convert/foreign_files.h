@@ -28,6 +28,7 @@ class ForeignFile {
  public:
   const std::string& path() const { return path_; }
   uint64_t bytes() const { return bytes_; }
+  int fd() const { return fd_.get(); }
   // Name, size and time of the last change, in one line.
   std::string identity() const;
 

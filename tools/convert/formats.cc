@@ -3,6 +3,7 @@
 #include "tools/convert/formats.h"
 
 #include "absl/strings/str_format.h"
+#include "tools/convert/hdf5_archive.h"
 #include "tools/convert/hf_llama.h"
 #include "tools/convert/running_jobs.h"
 
@@ -10,6 +11,9 @@ namespace holdfast::tools {
 namespace {
 
 constexpr Format kFormats[] = {
+    {"hdf5",
+     "one HDF5 file of the whole state, which h5py reads; nothing is lost",
+     &OpenHdf5, &WriteHdf5},
     {"hf",
      "Hugging Face Llama: config.json and (sharded) model.safetensors; weights "
      "alone",

@@ -1,0 +1,591 @@
+// tools/convert/hdf5_file.cc: the only file that includes <hdf5.h>.
+
+#include "tools/convert/hdf5_file.h"
+
+#include <hdf5.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "ckpt/base/status_macros.h"
+#include "ckpt/format/manifest_rules.h"
+#include "tools/common/text.h"
+#include "tools/convert/hdf5_names.h"
+
+namespace holdfast::tools {
+namespace {
+
+using ckpt::DType;
+using ckpt::ItemSpec;
+
+// As many as a manifest of the largest size could list, and what it may hold.
+constexpr uint64_t kLinksMax = 1'000'000;
+constexpr uint64_t kAttributesMax = 100'000;
+constexpr uint64_t kAttributeBytesMax = ckpt::kManifestBytesMax;
+
+constexpr char kStateGroup[] = "state";
+constexpr char kAttributesGroup[] = "attributes";
+constexpr char kTypeName[] = "dtype";
+constexpr char kDigestName[] = "digest";
+
+// An identifier of the library that closes itself.
+class Id {
+ public:
+  explicit Id(hid_t id = H5I_INVALID_HID) : id_(id) {}
+  ~Id() { Close(); }
+  Id(Id&& other) noexcept : id_(std::exchange(other.id_, H5I_INVALID_HID)) {}
+  Id& operator=(Id&& other) noexcept {
+    std::swap(id_, other.id_);
+    return *this;
+  }
+  hid_t get() const { return id_; }
+  bool valid() const { return id_ >= 0; }
+  // False: what was behind it could not be written.
+  bool Close() {
+    if (id_ < 0) return true;
+    // A file is no object: its count has to come down by its own call.
+    const hid_t id = std::exchange(id_, H5I_INVALID_HID);
+    return (H5Iget_type(id) == H5I_FILE ? H5Fclose(id) : H5Idec_ref(id)) >= 0;
+  }
+
+ private:
+  hid_t id_;
+};
+
+// The innermost sentence of the library's last error.
+std::string LastError() {
+  std::string text;
+  const auto take = [](unsigned, const H5E_error2_t* error, void* data) {
+    if (error->desc != nullptr) {
+      *static_cast<std::string*>(data) = error->desc;
+    }
+    return herr_t{0};
+  };
+  H5Ewalk2(H5E_DEFAULT, H5E_WALK_DOWNWARD, take, &text);
+  return text.empty() ? "the HDF5 library does not say why" : text;
+}
+
+absl::Status Bad(const std::string& path, const std::string& what) {
+  return absl::InvalidArgumentError(absl::StrFormat("%s: %s", path, what));
+}
+
+// It does not print, and loads no plugin that a file asks for.
+bool PrepareLibrary() {
+  return H5open() >= 0 && H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr) >= 0 &&
+         H5PLset_loading_state(0) >= 0;
+}
+
+// The descriptor's own file, whatever its path means by now.
+std::string PathOf(int fd) { return absl::StrFormat("/proc/self/fd/%d", fd); }
+
+// HDF5 1.8's file format, which keeps attributes of any length; plain file
+// calls; and no locks, since the descriptor is somebody's.
+Id FileAccess() {
+  Id access(H5Pcreate(H5P_FILE_ACCESS));
+  if (!access.valid() || H5Pset_fapl_sec2(access.get()) < 0 ||
+      H5Pset_libver_bounds(access.get(), H5F_LIBVER_V18, H5F_LIBVER_V110) < 0 ||
+      H5Pset_alignment(access.get(), 64 << 10, 4096) < 0 ||
+      H5Pset_file_locking(access.get(), false, true) < 0) {
+    return Id();
+  }
+  return access;
+}
+
+// IEEE 754 binary16, as numpy.float16 has it.
+Id HalfType() {
+  Id type(H5Tcopy(H5T_IEEE_F32LE));
+  if (!type.valid() || H5Tset_fields(type.get(), 15, 10, 5, 0, 10) < 0 ||
+      H5Tset_size(type.get(), 2) < 0 || H5Tset_ebias(type.get(), 15) < 0) {
+    return Id();
+  }
+  return type;
+}
+
+Id StoredType(DType dtype) {
+  switch (dtype) {
+    case DType::kBf16:  // its bits; the attribute says what they are
+      return Id(H5Tcopy(H5T_STD_U16LE));
+    case DType::kF16:
+      return HalfType();
+    case DType::kF32:
+      return Id(H5Tcopy(H5T_IEEE_F32LE));
+    case DType::kF64:
+      return Id(H5Tcopy(H5T_IEEE_F64LE));
+    case DType::kI32:
+      return Id(H5Tcopy(H5T_STD_I32LE));
+    case DType::kI64:
+      return Id(H5Tcopy(H5T_STD_I64LE));
+    case DType::kU8:
+      return Id(H5Tcopy(H5T_STD_U8LE));
+  }
+  return Id();
+}
+
+// As people of numpy say it.
+const char* TypeName(DType dtype) {
+  switch (dtype) {
+    case DType::kBf16:
+      return "bfloat16";
+    case DType::kF16:
+      return "float16";
+    case DType::kF32:
+      return "float32";
+    case DType::kF64:
+      return "float64";
+    case DType::kI32:
+      return "int32";
+    case DType::kI64:
+      return "int64";
+    case DType::kU8:
+      return "uint8";
+  }
+  return "";
+}
+
+constexpr DType kTypes[] = {DType::kBf16, DType::kF16, DType::kF32, DType::kF64,
+                            DType::kI32,  DType::kI64, DType::kU8};
+
+// --- Attributes ------------------------------------------------------------
+
+// Text is a string of fixed length, in UTF-8; other bytes are an array of them.
+bool PutText(hid_t object, const std::string& name, const std::string& value) {
+  const bool is_text = Printable(value, /*keep_lines=*/true) == value;
+  Id type(H5Tcopy(is_text ? H5T_C_S1 : H5T_STD_U8LE));
+  Id space;
+  if (is_text) {
+    if (H5Tset_size(type.get(), std::max<size_t>(1, value.size())) < 0 ||
+        H5Tset_strpad(type.get(), H5T_STR_NULLPAD) < 0 ||
+        H5Tset_cset(type.get(), H5T_CSET_UTF8) < 0) {
+      return false;
+    }
+    space = Id(H5Screate(H5S_SCALAR));
+  } else {
+    const hsize_t size = value.size();
+    space = Id(H5Screate_simple(1, &size, nullptr));
+  }
+  Id creation(H5Pcreate(H5P_ATTRIBUTE_CREATE));
+  if (!space.valid() || !creation.valid() ||
+      H5Pset_char_encoding(creation.get(), H5T_CSET_UTF8) < 0) {
+    return false;
+  }
+  Id attribute(H5Acreate2(object, Hdf5Name(name).c_str(), type.get(),
+                          space.get(), creation.get(), H5P_DEFAULT));
+  const char* const bytes = value.empty() ? "" : value.data();
+  return attribute.valid() && H5Awrite(attribute.get(), type.get(), bytes) >= 0;
+}
+
+bool PutNumber(hid_t object, const std::string& name, int64_t value) {
+  Id space(H5Screate(H5S_SCALAR));
+  Id attribute(H5Acreate2(object, name.c_str(), H5T_STD_I64LE, space.get(),
+                          H5P_DEFAULT, H5P_DEFAULT));
+  return space.valid() && attribute.valid() &&
+         H5Awrite(attribute.get(), H5T_NATIVE_INT64, &value) >= 0;
+}
+
+// What PutText and PutNumber write; none for anything else. `*left` is what may
+// still be taken of memory.
+std::optional<std::string> TakeText(hid_t object, const std::string& name,
+                                    uint64_t* left) {
+  Id attribute(H5Aopen(object, name.c_str(), H5P_DEFAULT));
+  if (!attribute.valid()) return std::nullopt;
+  Id type(H5Aget_type(attribute.get()));
+  Id space(H5Aget_space(attribute.get()));
+  if (!type.valid() || !space.valid()) return std::nullopt;
+  const hssize_t count = H5Sget_simple_extent_npoints(space.get());
+  const uint64_t size = H5Tget_size(type.get());
+  if (count < 0 || (size > 0 && static_cast<uint64_t>(count) > *left / size)) {
+    return std::nullopt;
+  }
+  const H5T_class_t of_class = H5Tget_class(type.get());
+  if (of_class == H5T_INTEGER && size == 8 && count == 1) {
+    int64_t value = 0;
+    if (H5Aread(attribute.get(), H5T_NATIVE_INT64, &value) < 0) {
+      return std::nullopt;
+    }
+    return std::to_string(value);
+  }
+  const bool is_text = of_class == H5T_STRING && count == 1 &&
+                       H5Tis_variable_str(type.get()) == 0;
+  const bool is_bytes = H5Tequal(type.get(), H5T_STD_U8LE) > 0;
+  if (!is_text && !is_bytes) return std::nullopt;
+  std::string value(static_cast<uint64_t>(count) * size, '\0');
+  if (!value.empty() &&
+      H5Aread(attribute.get(), type.get(), value.data()) < 0) {
+    return std::nullopt;
+  }
+  *left -= value.size();
+  if (is_text) value.resize(std::min(value.find('\0'), value.size()));
+  return value;
+}
+
+absl::Status TakeAll(hid_t object, const std::string& path,
+                     const std::string& of, uint64_t* left,
+                     std::map<std::string, std::string>* out) {
+  std::vector<std::string> names;
+  const auto take = [](hid_t, const char* name, const H5A_info_t*, void* data) {
+    auto* const list = static_cast<std::vector<std::string>*>(data);
+    if (list->size() >= kAttributesMax) return herr_t{-1};
+    list->emplace_back(name);
+    return herr_t{0};
+  };
+  if (H5Aiterate2(object, H5_INDEX_NAME, H5_ITER_NATIVE, nullptr, take,
+                  &names) < 0) {
+    return Bad(path, absl::StrFormat("listing the attributes of %s: %s", of,
+                                     LastError()));
+  }
+  for (const std::string& link : names) {
+    const auto name = NameOfHdf5(link);
+    auto value = TakeText(object, link, left);
+    if (!name || !value) {
+      return Bad(path, absl::StrFormat(
+                           "attribute '%s' of %s: expected a string of fixed "
+                           "length, a 64-bit integer or bytes, at most %d in "
+                           "all",
+                           link, of, kAttributeBytesMax));
+    }
+    (*out)[*name] = *std::move(value);
+  }
+  return absl::OkStatus();
+}
+
+// --- Reading ---------------------------------------------------------------
+
+// The names of hard links in a group; any other kind of link is refused.
+absl::StatusOr<std::vector<std::string>> Links(hid_t group,
+                                               const std::string& path,
+                                               const std::string& of) {
+  H5G_info_t info = {};
+  if (H5Gget_info(group, &info) < 0) {
+    return Bad(path, absl::StrFormat("%s: %s", of, LastError()));
+  }
+  if (info.nlinks > kLinksMax) {
+    return Bad(path, absl::StrFormat("%s has %d members, at most %d are read",
+                                     of, info.nlinks, kLinksMax));
+  }
+  struct Found {
+    std::vector<std::string> names;
+    std::string wrong;
+  } found;
+  const auto take = [](hid_t, const char* name, const H5L_info_t* link,
+                       void* data) {
+    auto* const found = static_cast<Found*>(data);
+    if (link->type != H5L_TYPE_HARD || found->names.size() >= kLinksMax) {
+      found->wrong = name;
+      return herr_t{1};
+    }
+    found->names.emplace_back(name);
+    return herr_t{0};
+  };
+  if (H5Literate(group, H5_INDEX_NAME, H5_ITER_NATIVE, nullptr, take, &found) <
+      0) {
+    return Bad(path, absl::StrFormat("%s: %s", of, LastError()));
+  }
+  if (!found.wrong.empty()) {
+    return Bad(path, absl::StrFormat("%s/%s is a link to somewhere else; only "
+                                     "what is in the file itself is read",
+                                     of, found.wrong));
+  }
+  return std::move(found.names);
+}
+
+absl::Status CheckStorage(hid_t dataset, const std::string& path,
+                          const std::string& of, uint64_t bytes,
+                          uint64_t file_bytes, uint64_t* offset) {
+  Id creation(H5Dget_create_plist(dataset));
+  if (!creation.valid()) {
+    return Bad(path, absl::StrFormat("%s: %s", of, LastError()));
+  }
+  if (H5Pget_external_count(creation.get()) != 0) {
+    return Bad(path,
+               of + " keeps its bytes in other files, which are not read");
+  }
+  if (H5Pget_layout(creation.get()) != H5D_CONTIGUOUS ||
+      H5Pget_nfilters(creation.get()) != 0) {
+    return Bad(path, of + " is stored in chunks, compressed, or not in this "
+                          "file; h5repack -l CONTI -f NONE makes it one piece");
+  }
+  const haddr_t at = H5Dget_offset(dataset);
+  if (at == HADDR_UNDEF) {
+    return Bad(path, of + " has no bytes: nothing was written into it");
+  }
+  if (H5Dget_storage_size(dataset) != bytes || at > file_bytes ||
+      bytes > file_bytes - at) {
+    return Bad(path, absl::StrFormat(
+                         "%s has %d bytes from %d on, and the file has %d", of,
+                         bytes, static_cast<uint64_t>(at), file_bytes));
+  }
+  *offset = at;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Hdf5Tensor> ReadTensor(hid_t dataset, const std::string& path,
+                                      const std::string& of, std::string name,
+                                      std::string kind, uint64_t file_bytes) {
+  Hdf5Tensor tensor;
+  tensor.item.name = std::move(name);
+  tensor.item.kind = std::move(kind);
+  Id space(H5Dget_space(dataset));
+  const int dimensions = H5Sget_simple_extent_ndims(space.get());
+  if (dimensions < 0 || dimensions > ckpt::kDimensionsMax) {
+    return Bad(path,
+               absl::StrFormat("%s has %d dimensions, expected at most %d", of,
+                               dimensions, ckpt::kDimensionsMax));
+  }
+  hsize_t lengths[ckpt::kDimensionsMax] = {};
+  if (H5Sget_simple_extent_dims(space.get(), lengths, nullptr) < 0 ||
+      H5Sget_simple_extent_type(space.get()) == H5S_NULL) {
+    return Bad(path, absl::StrFormat("%s: %s", of, LastError()));
+  }
+  for (int d = 0; d < dimensions; ++d) {
+    // Beyond 2^63 it becomes negative, which CheckItem refuses.
+    tensor.item.shape.push_back(static_cast<int64_t>(lengths[d]));
+  }
+  uint64_t left = 256;
+  std::string named;
+  if (H5Aexists(dataset, kTypeName) > 0) {
+    named = TakeText(dataset, kTypeName, &left).value_or("?");
+  }
+  if (H5Aexists(dataset, kDigestName) > 0) {
+    tensor.digest = TakeText(dataset, kDigestName, &left).value_or("?");
+  }
+  Id type(H5Dget_type(dataset));
+  const DType* const found =
+      std::find_if(std::begin(kTypes), std::end(kTypes), [&](DType dtype) {
+        return H5Tequal(type.get(), StoredType(dtype).get()) > 0 &&
+               (named == TypeName(dtype) ||
+                (named.empty() && dtype != DType::kBf16));
+      });
+  if (found == std::end(kTypes)) {
+    return Bad(path,
+               absl::StrFormat("%s: its type%s is none of bfloat16 (as uint16 "
+                               "with dtype = \"bfloat16\"), float16, float32, "
+                               "float64, int32, int64, uint8, little-endian",
+                               of, named.empty() ? "" : ", '" + named + "',"));
+  }
+  tensor.item.dtype = *found;
+  const absl::Status possible = ckpt::CheckItem(tensor.item);
+  if (!possible.ok()) {
+    return Bad(path,
+               absl::StrFormat("%s: %s", of, std::string(possible.message())));
+  }
+  const uint64_t bytes = ckpt::WholeBox(tensor.item.shape).elements() *
+                         ckpt::SizeOf(tensor.item.dtype);
+  HF_RETURN_IF_ERROR(
+      CheckStorage(dataset, path, of, bytes, file_bytes, &tensor.offset));
+  return tensor;
+}
+
+// A member that must be of this kind.
+absl::StatusOr<Id> OpenMember(hid_t group, const std::string& link,
+                              H5I_type_t kind, const std::string& path,
+                              const std::string& of) {
+  Id object(H5Oopen(group, link.c_str(), H5P_DEFAULT));
+  if (!object.valid()) {
+    return Bad(path, absl::StrFormat("%s: %s", of, LastError()));
+  }
+  if (H5Iget_type(object.get()) != kind) {
+    return Bad(path, absl::StrFormat("%s is no %s", of,
+                                     kind == H5I_GROUP ? "group" : "dataset"));
+  }
+  return object;
+}
+
+absl::Status ReadState(hid_t state, const std::string& path,
+                       uint64_t file_bytes, Hdf5Contents* contents) {
+  HF_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                      Links(state, path, "/state"));
+  for (const std::string& name_link : names) {
+    const std::string of = "/state/" + name_link;
+    const auto name = NameOfHdf5(name_link);
+    if (!name) return Bad(path, of + " is no tensor's name: '%' and no byte");
+    HF_ASSIGN_OR_RETURN(const Id group,
+                        OpenMember(state, name_link, H5I_GROUP, path, of));
+    HF_ASSIGN_OR_RETURN(const std::vector<std::string> kinds,
+                        Links(group.get(), path, of));
+    for (const std::string& kind_link : kinds) {
+      const std::string what = of + "/" + kind_link;
+      const auto kind = NameOfHdf5(kind_link);
+      if (!kind) return Bad(path, what + " is no kind: '%' and no byte");
+      if (contents->tensors.size() >= kLinksMax) {
+        return Bad(path,
+                   absl::StrFormat("it has more than %d tensors", kLinksMax));
+      }
+      HF_ASSIGN_OR_RETURN(
+          const Id dataset,
+          OpenMember(group.get(), kind_link, H5I_DATASET, path, what));
+      HF_ASSIGN_OR_RETURN(
+          Hdf5Tensor tensor,
+          ReadTensor(dataset.get(), path, what, *name, *kind, file_bytes));
+      contents->tensors.push_back(std::move(tensor));
+    }
+  }
+  std::sort(contents->tensors.begin(), contents->tensors.end(),
+            [](const Hdf5Tensor& a, const Hdf5Tensor& b) {
+              return std::tie(a.item.name, a.item.kind) <
+                     std::tie(b.item.name, b.item.kind);
+            });
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Id> OpenGroup(hid_t file, const char* name,
+                             const std::string& path) {
+  if (H5Lexists(file, name, H5P_DEFAULT) <= 0) {
+    return absl::NotFoundError(absl::StrFormat(
+        "%s: it has no group /%s, so it is no archive of a checkpoint", path,
+        name));
+  }
+  H5L_info_t link = {};
+  if (H5Lget_info(file, name, &link, H5P_DEFAULT) < 0 ||
+      link.type != H5L_TYPE_HARD) {
+    return Bad(path, absl::StrFormat("/%s is a link to somewhere else", name));
+  }
+  return OpenMember(file, name, H5I_GROUP, path, absl::StrFormat("/%s", name));
+}
+
+}  // namespace
+
+absl::StatusOr<Hdf5Contents> ReadHdf5(int fd, const std::string& path) {
+  struct stat st = {};
+  if (::fstat(fd, &st) != 0) {
+    return absl::UnavailableError(
+        absl::StrFormat("looking at %s: %s", path, std::strerror(errno)));
+  }
+  if (!PrepareLibrary()) return absl::UnavailableError(LastError());
+  const Id access = FileAccess();
+  Id file(H5Fopen(PathOf(fd).c_str(), H5F_ACC_RDONLY, access.get()));
+  if (!file.valid()) {
+    return Bad(path, "is no whole HDF5 file: " + LastError());
+  }
+  Id creation(H5Fget_create_plist(file.get()));
+  hsize_t user_block = 0;
+  if (H5Pget_userblock(creation.get(), &user_block) < 0 || user_block != 0) {
+    return Bad(path,
+               "has a user block before its HDF5 part; h5unjam removes "
+               "it");
+  }
+  Hdf5Contents contents;
+  uint64_t left = kAttributeBytesMax;
+  HF_RETURN_IF_ERROR(TakeAll(file.get(), path, "/", &left, &contents.facts));
+  HF_ASSIGN_OR_RETURN(const Id attributes,
+                      OpenGroup(file.get(), kAttributesGroup, path));
+  HF_RETURN_IF_ERROR(TakeAll(attributes.get(), path, "/attributes", &left,
+                             &contents.attributes));
+  HF_ASSIGN_OR_RETURN(const Id state, OpenGroup(file.get(), kStateGroup, path));
+  HF_RETURN_IF_ERROR(ReadState(state.get(), path,
+                               static_cast<uint64_t>(st.st_size), &contents));
+  return contents;
+}
+
+// --- Writing ---------------------------------------------------------------
+
+struct Hdf5Writer::State {
+  std::string path;
+  Id file;
+  Id attributes;
+  Id state;
+
+  absl::Status Failed(const std::string& doing) const {
+    return absl::UnavailableError(
+        absl::StrFormat("writing %s: %s: %s", path, doing, LastError()));
+  }
+  std::string PlaceOf(const ItemSpec& item) const {
+    return Hdf5Name(item.name) + "/" + Hdf5Name(item.kind);
+  }
+};
+
+Hdf5Writer::Hdf5Writer(std::unique_ptr<State> state)
+    : state_(std::move(state)) {}
+Hdf5Writer::~Hdf5Writer() = default;
+
+absl::StatusOr<std::unique_ptr<Hdf5Writer>> Hdf5Writer::Create(
+    const std::string& path) {
+  auto state = std::make_unique<State>();
+  state->path = path;
+  if (!PrepareLibrary()) return state->Failed("starting the library");
+  const Id access = FileAccess();
+  state->file =
+      Id(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get()));
+  if (!state->file.valid()) return state->Failed("beginning the file");
+  state->attributes = Id(H5Gcreate2(state->file.get(), kAttributesGroup,
+                                    H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+  state->state = Id(H5Gcreate2(state->file.get(), kStateGroup, H5P_DEFAULT,
+                               H5P_DEFAULT, H5P_DEFAULT));
+  if (!state->attributes.valid() || !state->state.valid()) {
+    return state->Failed("making groups");
+  }
+  return std::unique_ptr<Hdf5Writer>(new Hdf5Writer(std::move(state)));
+}
+
+absl::Status Hdf5Writer::AddFact(const std::string& name,
+                                 const std::string& value) {
+  if (PutText(state_->file.get(), name, value)) return absl::OkStatus();
+  return state_->Failed("attribute " + name);
+}
+
+absl::Status Hdf5Writer::AddFact(const std::string& name, int64_t value) {
+  if (PutNumber(state_->file.get(), name, value)) return absl::OkStatus();
+  return state_->Failed("attribute " + name);
+}
+
+absl::Status Hdf5Writer::AddAttribute(const std::string& name,
+                                      const std::string& value) {
+  if (PutText(state_->attributes.get(), name, value)) return absl::OkStatus();
+  return state_->Failed("attribute " + name);
+}
+
+absl::StatusOr<uint64_t> Hdf5Writer::AddTensor(const ItemSpec& item) {
+  const std::string place = state_->PlaceOf(item);
+  hsize_t lengths[ckpt::kDimensionsMax] = {};
+  std::copy(item.shape.begin(), item.shape.end(), lengths);
+  const Id space(item.shape.empty()
+                     ? H5Screate(H5S_SCALAR)
+                     : H5Screate_simple(static_cast<int>(item.shape.size()),
+                                        lengths, nullptr));
+  const Id type = StoredType(item.dtype);
+  const Id link(H5Pcreate(H5P_LINK_CREATE));
+  const Id creation(H5Pcreate(H5P_DATASET_CREATE));
+  if (!space.valid() || !type.valid() ||
+      H5Pset_create_intermediate_group(link.get(), 1) < 0 ||
+      H5Pset_char_encoding(link.get(), H5T_CSET_UTF8) < 0 ||
+      H5Pset_layout(creation.get(), H5D_CONTIGUOUS) < 0 ||
+      // Its place is known at once, and nothing is written into it.
+      H5Pset_alloc_time(creation.get(), H5D_ALLOC_TIME_EARLY) < 0 ||
+      H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER) < 0) {
+    return state_->Failed("tensor " + place);
+  }
+  const Id dataset(H5Dcreate2(state_->state.get(), place.c_str(), type.get(),
+                              space.get(), link.get(), creation.get(),
+                              H5P_DEFAULT));
+  if (!dataset.valid() ||
+      !PutText(dataset.get(), kTypeName, TypeName(item.dtype))) {
+    return state_->Failed("tensor " + place);
+  }
+  const haddr_t offset = H5Dget_offset(dataset.get());
+  if (offset == HADDR_UNDEF) return state_->Failed("the place of " + place);
+  return uint64_t{offset};
+}
+
+absl::Status Hdf5Writer::SetDigest(const ItemSpec& item,
+                                   const std::string& digest) {
+  const std::string place = state_->PlaceOf(item);
+  const Id dataset(H5Dopen2(state_->state.get(), place.c_str(), H5P_DEFAULT));
+  if (dataset.valid() && PutText(dataset.get(), kDigestName, digest)) {
+    return absl::OkStatus();
+  }
+  return state_->Failed("the digest of " + place);
+}
+
+absl::Status Hdf5Writer::Close() {
+  if (state_->attributes.Close() && state_->state.Close() &&
+      state_->file.Close()) {
+    return absl::OkStatus();
+  }
+  return state_->Failed("ending the file");
+}
+
+}  // namespace holdfast::tools
