@@ -34,7 +34,8 @@ class Keys {
   // At least 1 and of at most 31 bits; `otherwise` 0: it must be there.
   absl::StatusOr<int64_t> Count(const char* key, int64_t otherwise = 0) const {
     if (HasNot(key) && otherwise > 0) return otherwise;
-    if (!HasNot(key) && At(key).is_number_unsigned()) {
+    // A negative one is huge as an unsigned.
+    if (!HasNot(key) && At(key).is_number_integer()) {
       const uint64_t value = At(key).get<uint64_t>();
       if (value >= 1 && value <= INT32_MAX) return static_cast<int64_t>(value);
     }

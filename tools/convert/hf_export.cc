@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "ckpt/base/aligned_buffer.h"
 #include "ckpt/base/status_macros.h"
 #include "tools/convert/cast.h"
 #include "tools/convert/hf_llama.h"
@@ -94,12 +95,15 @@ absl::StatusOr<ExportReport> WriteHfLlama(ckpt::StateSource* source,
   what.file_bytes_max = request.shard_bytes_max;
   uint64_t total = 0;
   bool rounded = false;
+  uint64_t stored_size = 0;  // the largest of an element
   for (const ckpt::TensorSpec& spec : BuildTensorTable(model, 1).specs) {
     HF_ASSIGN_OR_RETURN(const ckpt::ItemIndex item,
                         Choose(items, at, spec, type->dtype));
     made.push_back(
         {item, items[item].dtype, ckpt::WholeBox(spec.shape), spec.name});
     rounded |= items[item].dtype != type->dtype;
+    stored_size =
+        std::max(stored_size, static_cast<uint64_t>(SizeOf(items[item].dtype)));
     SafeTensor tensor;
     tensor.name = spec.name;
     tensor.dtype = std::string(SafetensorsNameOf(type->dtype));
@@ -110,7 +114,11 @@ absl::StatusOr<ExportReport> WriteHfLlama(ckpt::StateSource* source,
     what.tensors.push_back(std::move(tensor));
   }
 
-  std::vector<std::byte> stored;
+  // As many elements of the stored type.
+  ckpt::AlignedBuffer stored_memory(
+      rounded ? kPieceBytes / static_cast<uint64_t>(SizeOf(type->dtype)) *
+                    stored_size
+              : 0);
   const auto to_size = static_cast<uint64_t>(SizeOf(type->dtype));
   what.fill = [&](size_t tensor, uint64_t first,
                   std::span<std::byte> out) -> absl::Status {
@@ -125,8 +133,8 @@ absl::StatusOr<ExportReport> WriteHfLlama(ckpt::StateSource* source,
       want.out = out;
       return source->Fill({&want, 1});
     }
-    stored.resize(static_cast<size_t>(count) *
-                  static_cast<size_t>(SizeOf(from.from)));
+    const std::span<std::byte> stored = stored_memory.span().first(
+        static_cast<size_t>(count) * static_cast<size_t>(SizeOf(from.from)));
     want.out = stored;
     HF_RETURN_IF_ERROR(source->Fill({&want, 1}));
     const int64_t infinite = CastElements(from.from, stored, type->dtype, out);

@@ -56,7 +56,7 @@ std::vector<RowRun> RotaryPairsApart(int tensor, int64_t first, int64_t heads,
 // item's.
 //
 // Threads: `readers` of them may be in Fill at the same time.
-// Memory: 4 MiB each.
+// Memory: 256 KiB each.
 absl::StatusOr<std::unique_ptr<ckpt::StateSource>> MakeMappedSource(
     std::shared_ptr<ForeignTensors> from, std::vector<MappedItem> items,
     std::map<std::string, std::string> attributes, int readers = 1);

@@ -19,6 +19,7 @@ namespace holdfast::tools {
 namespace {
 
 constexpr uint64_t kIndexBytesMax = uint64_t{64} << 20;
+constexpr size_t kNameBytesMax = 1000;
 
 struct Place {
   size_t file = 0;
@@ -60,6 +61,12 @@ class SafetensorsDirectory final : public ForeignTensors {
                        const std::string& name) {
     HF_ASSIGN_OR_RETURN(const SafetensorsHeader header, ReadHeader(file));
     for (const SafeTensor& tensor : header.tensors) {
+      // Or a message would be as long.
+      if (tensor.name.size() > kNameBytesMax) {
+        return absl::InvalidArgumentError(absl::StrFormat(
+            "%s: a tensor has a name of %d bytes; at most %d are expected",
+            file.path(), tensor.name.size(), kNameBytesMax));
+      }
       const auto dtype = DTypeOfSafetensors(tensor.dtype);
       if (!dtype) {
         return absl::InvalidArgumentError(absl::StrFormat(

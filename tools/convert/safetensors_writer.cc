@@ -17,7 +17,9 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
+#include "ckpt/base/aligned_buffer.h"
 #include "ckpt/base/status_macros.h"
 #include "tools/common/text.h"
 #include "tools/convert/foreign_files.h"
@@ -25,8 +27,6 @@
 
 namespace holdfast::tools {
 namespace {
-
-constexpr uint64_t kPieceBytes = uint64_t{16} << 20;
 
 absl::Status Failed(const char* doing, const std::string& path) {
   const int error = errno;
@@ -48,27 +48,43 @@ absl::Status Failed(const char* doing, const std::string& path) {
   }
 }
 
-// Of a directory that holds plain files only, as ours do; anything else stays
-// and is said.
+// Whether a directory in the making may hold it.
+bool IsOurs(const std::string& name) {
+  return name == "config.json" || name == kSafetensorsIndex ||
+         (absl::StartsWith(name, "model") &&
+          absl::EndsWith(name, ".safetensors"));
+}
+
+// What an earlier attempt left. Anything that it cannot have made stays, and is
+// said.
 absl::Status RemoveFiles(int fd, const std::string& path) {
-  const int copy = ::openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (copy < 0) return Failed("opening", path);
-  DIR* const directory = ::fdopendir(copy);
-  if (directory == nullptr) {
-    ::close(copy);
-    return Failed("listing", path);
-  }
-  absl::Status status;
+  ckpt::Fd copy(::openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!copy.valid()) return Failed("opening", path);
+  DIR* const directory = ::fdopendir(copy.get());
+  if (directory == nullptr) return Failed("listing", path);
+  copy.Release();
+  std::vector<std::string> names;
   while (const dirent* const entry = ::readdir(directory)) {
-    const std::string name = entry->d_name;
-    if (name == "." || name == "..") continue;
-    if (::unlinkat(fd, name.c_str(), 0) != 0) {
-      status = Failed("removing", path + "/" + name);
-      break;
-    }
+    names.emplace_back(entry->d_name);
   }
   ::closedir(directory);
-  return status;
+  std::erase_if(names, [](const std::string& name) {
+    return name == "." || name == "..";
+  });
+  for (const std::string& name : names) {
+    if (!IsOurs(name)) {
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "%s is where this is made, and holds '%s', which no export makes; "
+          "move it away",
+          path, name));
+    }
+  }
+  for (const std::string& name : names) {
+    if (::unlinkat(fd, name.c_str(), 0) != 0) {
+      return Failed("removing", path + "/" + name);
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -118,6 +134,14 @@ absl::StatusOr<PartialDirectory> PartialDirectory::Create(
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
     return absl::AlreadyExistsError(
         absl::StrFormat("%s is being written by another process", made.path_));
+  }
+  // Who held it may have renamed it to OUT just before.
+  struct stat held, named;
+  if (::fstat(fd.get(), &held) != 0 ||
+      ::lstat(made.path_.c_str(), &named) != 0 || held.st_ino != named.st_ino ||
+      held.st_dev != named.st_dev) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("%s was being written by another process", made.path_));
   }
   HF_RETURN_IF_ERROR(RemoveFiles(fd.get(), made.path_));
   made.fd_ = std::move(fd);  // from here on the destructor removes it
@@ -198,7 +222,11 @@ std::string SafetensorsFileName(size_t index, size_t count) {
 absl::StatusOr<std::vector<std::string>> WriteSafetensors(
     PartialDirectory& directory, const SafetensorsToWrite& what) {
   const auto files = CutIntoFiles(what.tensors, what.file_bytes_max);
-  std::vector<std::byte> piece;
+  uint64_t longest = 0;
+  for (const SafeTensor& tensor : what.tensors) {
+    longest = std::max(longest, tensor.bytes);
+  }
+  ckpt::AlignedBuffer piece(std::min(kPieceBytes, longest));
   std::vector<std::string> names;
   nlohmann::ordered_json weight_map;
   uint64_t done = 0;
@@ -213,8 +241,7 @@ absl::StatusOr<std::vector<std::string>> WriteSafetensors(
       weight_map[written.name] = name;
       for (uint64_t at = 0; at < written.bytes;) {
         const uint64_t now = std::min(kPieceBytes, written.bytes - at);
-        if (piece.size() < now) piece.resize(now);
-        const std::span<std::byte> part = std::span(piece).first(now);
+        const std::span<std::byte> part = piece.span().first(now);
         HF_RETURN_IF_ERROR(what.fill(tensor, at, part));
         HF_RETURN_IF_ERROR(WriteAll(fd.get(), part, path));
         // The kernel starts to write now, or the sync has all of it to do.

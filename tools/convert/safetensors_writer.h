@@ -23,8 +23,8 @@
 
 namespace holdfast::tools {
 
-// OUT in the making. Only one process at a time can hold it; what a killed one
-// left is removed at the start.
+// OUT in the making, as .OUT.partial. Only one process at a time can hold it;
+// what a killed one left is removed at the start.
 class PartialDirectory {
  public:
   // kFailedPrecondition: OUT is there, or somebody else is making it right now.
@@ -32,7 +32,6 @@ class PartialDirectory {
   static absl::StatusOr<PartialDirectory> Create(const std::string& out,
                                                  uint64_t bytes);
   PartialDirectory(PartialDirectory&&) = default;
-  PartialDirectory& operator=(PartialDirectory&&) = default;
   // Removes it, unless Publish went well.
   ~PartialDirectory();
 
@@ -67,6 +66,9 @@ std::vector<std::vector<SafeTensor>> CutIntoFiles(
 
 // "model.safetensors", or "model-00001-of-00003.safetensors".
 std::string SafetensorsFileName(size_t index, size_t count);
+
+// So many bytes are asked for at once, at most.
+inline constexpr uint64_t kPieceBytes = uint64_t{16} << 20;
 
 struct SafetensorsToWrite {
   std::vector<SafeTensor> tensors;  // name, dtype, shape, bytes

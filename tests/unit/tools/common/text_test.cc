@@ -170,5 +170,19 @@ TEST_F(ProgressTest, SaysNothingAboutShortWork) {
   EXPECT_THAT(Said(), IsEmpty());
 }
 
+TEST(TextTest, BytesAreReadAsPeopleWriteThem) {
+  EXPECT_EQ(*ParseBytes("4096"), 4096u);
+  EXPECT_EQ(*ParseBytes("12B"), 12u);
+  EXPECT_EQ(*ParseBytes("5GB"), 5'000'000'000u);
+  EXPECT_EQ(*ParseBytes("1.5M"), 1'500'000u);
+  EXPECT_EQ(*ParseBytes("64KiB"), 65'536u);
+  EXPECT_EQ(*ParseBytes("2Gi"), uint64_t{2} << 30);
+  EXPECT_EQ(*ParseBytes("150kB"), 150'000u);
+  for (const char* wrong : {"", "B", "-1", "1X", "1KK", "1GBB", "1e3", "1 G",
+                            "..", "9999999T", "nan", "0x10"}) {
+    EXPECT_FALSE(ParseBytes(wrong).ok()) << wrong;
+  }
+}
+
 }  // namespace
 }  // namespace holdfast::tools
