@@ -10,15 +10,20 @@ EPILOG = """\
 No pickle is executed: DCP's metadata is read by a list of allowed names, tensors by
 torch.load(weights_only=True), and objects are copied as the bytes that they are.
 
-Exit: 0 done, 64 bad usage, 65 what was read is damaged or no checkpoint, 74 it could
-not be written.
+Exit: 0 done, 64 bad usage, 65 what was read is damaged or no checkpoint, 69 no
+libholdfast_ckpt.so, 74 it could not be written.
 """
 
 
 def main(arguments=None):
+    try:
+        version = library_version()
+    except HoldfastError as error:
+        print(f"holdfast_ckpt: {error.message}", file=sys.stderr)
+        return 69
     parser = argparse.ArgumentParser(prog="python -m holdfast_ckpt", epilog=EPILOG,
                                      formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--version", action="version", version=library_version())
+    parser.add_argument("--version", action="version", version=version)
     verbs = parser.add_subparsers(dest="verb", required=True)
     ways = verbs.add_parser(
         "convert", help="one checkpoint into the other format"

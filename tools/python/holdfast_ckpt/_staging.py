@@ -58,8 +58,9 @@ class Staging:
                         "memory is taken. Wait for async_save's future first"
                     )
                 self._stager = _PageStager()
-            self._waits = True
-            return self._stager.stage(state, non_blocking=False)
+            staged = self._stager.stage(state, non_blocking=False)
+            self._waits = len(self._stager.pieces) > 0
+            return staged
 
     def begin_write(self, planner):
         """A save of what `planner` has begins: nothing is staged meanwhile. True: a

@@ -22,10 +22,10 @@ from torch.futures import Future
 from . import _ids, _items, _library, _objects
 from ._items import Item
 from ._library import HoldfastError
+from ._survey import FORMAT
 
 # Of temporary memory at once, for tensors that are not read in place.
 BATCH_BYTES = 256 << 20
-FORMAT = 1
 
 
 class Checkpoint:
