@@ -74,7 +74,7 @@ struct CheckpointConfig {
   int64_t arena_mb = 0;      // MiB; copies of extents not yet written. 0: auto.
   int64_t vote_timeout_ms = 60000;
   StorageChoice storage = StorageChoice::kAuto;
-  bool direct_io = true;    // O_DIRECT where the file system allows it.
+  bool direct_io = true;     // O_DIRECT where the file system allows it.
   int64_t queue_depth = 32;  // Writes in flight on one rank.
   FileCount files;
   int64_t files_per_dir = 1024;  // 0: all in one directory.

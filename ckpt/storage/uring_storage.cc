@@ -80,12 +80,7 @@ class UringStorage final : public TreeStorage {
     if (!buffers_.empty()) io_uring_unregister_buffers(&ring_);
     buffers_.clear();
     traits_.registered_buffers = false;
-    for (const std::span<std::byte> buffer : buffers) {
-      for (size_t begin = 0; begin < buffer.size(); begin += kPieceMax) {
-        const size_t size = std::min(kPieceMax, buffer.size() - begin);
-        buffers_.push_back({buffer.data() + begin, size});
-      }
-    }
+    for (const std::span<std::byte> buffer : buffers) AddBuffer(buffer);
     if (buffers_.empty()) return;
     std::sort(
         buffers_.begin(), buffers_.end(),
@@ -165,6 +160,25 @@ class UringStorage final : public TreeStorage {
   }
 
  private:
+  // What lies in huge pages is registered apart from what is before and behind:
+  // only a buffer whose pages are all of one size is seen by the kernel as long
+  // runs (io_check_coalesce_buffer), and a megabyte of 256 pages is more than
+  // some devices take at once: each write would become a large and a small one.
+  void AddBuffer(std::span<std::byte> buffer) {
+    const auto at = reinterpret_cast<uintptr_t>(buffer.data());
+    const size_t head = std::min(RoundUp(at, kHugePage) - at, buffer.size());
+    const size_t body = (buffer.size() - head) / kHugePage * kHugePage;
+    const auto add = [&](size_t begin, size_t end) {
+      for (; begin < end; begin += kPieceMax) {
+        buffers_.push_back(
+            {buffer.data() + begin, std::min(kPieceMax, end - begin)});
+      }
+    };
+    add(0, head);
+    add(head, head + body);
+    add(head + body, buffer.size());
+  }
+
   enum class Kind : uint8_t { kWrite, kRead, kSync };
   struct Call {
     Kind kind{};
