@@ -185,6 +185,28 @@ TEST_F(CkptctlTest, VerifyComputesTheDigestThatShowPrints) {
   EXPECT_THAT(Ckptctl({"verify", run()}).out, HasSubstr(": whole; "));
 }
 
+TEST_F(CkptctlTest, OnSeveralThreadsItFindsTheSame) {
+  const auto verify = [this](int threads) {
+    Json json = JsonOf(Ckptctl({"verify", run(), "--hash", "--json",
+                                absl::StrFormat("--threads=%d", threads)}));
+    EXPECT_EQ(json["threads"], threads);
+    for (const char* key : {"threads", "seconds", "bytes_per_s"}) {
+      json.erase(key);
+    }
+    return json;
+  };
+  EXPECT_EQ(verify(1), verify(4));
+  EXPECT_EQ(verify(7)["ok"], true);
+  Flip(DirOf(k300) + "/shard-00001.hf", 5000);
+  Flip(DirOf(k300) + "/shard-00003.hf", 6);
+  const Json alone = verify(1);
+  EXPECT_EQ(alone["damage"].size(), 2);
+  EXPECT_EQ(alone, verify(3));
+  // A file that is not there.
+  std::filesystem::remove(DirOf(k300) + "/shard-00000.hf");
+  EXPECT_EQ(verify(1), verify(4));
+}
+
 TEST_F(CkptctlTest, DamageIs65AndEveryPlaceIsNamed) {
   Flip(DirOf(k300) + "/shard-00001.hf", 5000);
   Flip(DirOf(k300) + "/shard-00003.hf", 6);

@@ -35,13 +35,13 @@ int Processors() {
 }  // namespace
 
 int ThreadsFor(const VerifyThreads& wanted, const ckpt::Manifest& manifest) {
+  if (wanted.threads > 0) return wanted.threads;
   uint64_t bytes = 0;
   for (const ckpt::ShardFile& file : manifest.files) bytes += file.bytes;
-  const int most =
-      wanted.threads > 0 ? wanted.threads : std::min(kThreadsMax, Processors());
   // A thread that gets no part worth its storage is not started.
   const uint64_t useful = std::max<uint64_t>(1, bytes / kPartBytes);
-  return static_cast<int>(std::min<uint64_t>(most, useful));
+  return static_cast<int>(
+      std::min<uint64_t>(std::min(kThreadsMax, Processors()), useful));
 }
 
 ckpt::VerifyOutcome VerifyOnThreads(const Opened& opened, bool hash,
