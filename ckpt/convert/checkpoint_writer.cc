@@ -456,6 +456,8 @@ absl::StatusOr<WriteCheckpointReport> Writing::Lead() {
                             record_.run_id, out_->id(), file,
                             static_cast<uint32_t>(plan_.files.size())};
                       }));
+  Listen();
+  if (stop_) return ConversionStopped();
   HF_RETURN_IF_ERROR(Commit(finished));
   return Report();
 }

@@ -35,12 +35,12 @@ int PlanesOf(const std::vector<ItemSpec>& items,
                           bytes.begin());
 }
 
-absl::Status Stopped() {
+}  // namespace
+
+absl::Status ConversionStopped() {
   return absl::CancelledError(
       "stopped; the same command goes on from what is finished");
 }
-
-}  // namespace
 
 WindowWorker::WindowWorker(ConvertShared* shared,
                            std::unique_ptr<Storage> storage,
@@ -193,7 +193,7 @@ absl::Status WindowWorker::WriteUnit(size_t place, std::span<std::byte> plain,
 absl::Status WindowWorker::Write(const WindowPlan& window,
                                  std::map<ItemIndex, Digest128>* digests) {
   const ConvertPlan& plan = *shared_->plan;
-  if (stopped()) return Stopped();
+  if (stopped()) return ConversionStopped();
   HF_RETURN_IF_ERROR(Fill(window));
   uint64_t at = 0;
   absl::Status status;
@@ -222,7 +222,7 @@ absl::Status WindowWorker::Write(const WindowPlan& window,
 
 absl::StatusOr<bool> WindowWorker::Verify(const WindowPlan& window) {
   const ConvertPlan& plan = *shared_->plan;
-  if (stopped()) return Stopped();
+  if (stopped()) return ConversionStopped();
   HF_RETURN_IF_ERROR(Drain(0));
   Blocking disk(*storage_);
   std::optional<uint32_t> open;
@@ -272,6 +272,7 @@ absl::StatusOr<bool> WindowWorker::Verify(const WindowPlan& window) {
 absl::StatusOr<FinishedFile> WindowWorker::Finish(
     uint32_t file, const ShardIdentity& identity,
     std::span<const size_t> places) {
+  if (stopped()) return ConversionStopped();
   const TargetFile& target = shared_->plan->files[file];
   FinishedFile finished;
   std::vector<std::byte> index;

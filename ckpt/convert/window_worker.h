@@ -61,6 +61,9 @@ struct ConvertShared {
   }
 };
 
+// kCancelled, in words.
+absl::Status ConversionStopped();
+
 // What a file has become, for the manifest.
 struct FinishedFile {
   uint64_t bytes = 0;

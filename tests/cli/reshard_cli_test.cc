@@ -1,6 +1,10 @@
 // `ckpt-reshard` and `ckptctl reshard` as scripts see them: exit codes, keys of
 // the JSON, what is refused and in which words.
 
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -119,6 +123,25 @@ TEST_F(ReshardCliTest, ACheckpointIsRewrittenPlannedRefusedAndFoundAgain) {
   EXPECT_EQ(damaged.code, 65) << damaged;
   EXPECT_THAT(damaged.err, HasSubstr("crc32c"));
   EXPECT_NE(runs_.Program("ckptctl", {"show", runs_.Path("y")}).code, 0);
+}
+
+// A disk that takes a moment for each write, so that there is time to ask.
+TEST_F(ReshardCliTest, CtrlCLeavesWhatTheNextCallGoesOnWith) {
+  runs_.TrainToTheEnd("run", {.sets = {"train.steps=1"}});
+  const std::string command =
+      "HOLDFAST_FAULT=op=write,do=delay,ms=300 timeout --preserve-status "
+      "-s INT 0.2 " HOLDFAST_BIN_DIR "/ckpt-reshard " +
+      runs_.Path("run") + " --tp 1 --pp 1 --dp 2 --threads 1 --out " +
+      runs_.Path("out") + " >" + runs_.Path("said") + " 2>&1";
+  const int status = std::system(command.c_str());
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 128 + SIGINT) << FileText(runs_.Path("said"));
+  EXPECT_THAT(FileText(runs_.Path("said")), HasSubstr("the same command"));
+  EXPECT_EQ(runs_.Program("ckptctl", {"show", runs_.Path("out")}).code, 66);
+  // A job does not begin from nothing in half a result.
+  EXPECT_EQ(runs_.Train("out", {}).code, 66);
+  EXPECT_EQ(Reshard("run", "out", 1, 1, 2).code, 0);
+  EXPECT_EQ(runs_.Digest("out"), runs_.Digest("run"));
 }
 
 TEST_F(ReshardCliTest, MoreRanksThanBlocksUnevenStagesAndBareDirectories) {
