@@ -32,6 +32,10 @@ CatalogEntry EntryOf(const RunListing::Dir& dir) {
   return entry;
 }
 
+// What seals written before 0.1 was released say of every manifest: the CRC32C
+// of bytes that end with their own CRC32C.
+constexpr uint32_t kAnyManifestCrc = 0x48674bc7;
+
 void SetState(CatalogEntry& entry, EntryState state, std::string reason) {
   entry.state = state;
   entry.reason = std::move(reason);
@@ -46,7 +50,7 @@ void JudgeOnLine(CatalogEntry& entry, const absl::Status& manifest,
     SetState(entry, EntryState::kNewer, std::string(manifest.message()));
   } else if (!manifest.ok()) {
     SetState(entry, EntryState::kDamaged, std::string(manifest.message()));
-  } else if (sealed != nullptr &&
+  } else if (sealed != nullptr && sealed->manifest_crc != kAnyManifestCrc &&
              sealed->manifest_crc != entry.manifest->manifest_crc) {
     SetState(entry, EntryState::kDamaged,
              absl::StrFormat("its manifest has crc32c %08x, owner i%04d sealed "
@@ -167,7 +171,9 @@ ManifestSummary Summarize(const Manifest& manifest,
   for (const ShardFile& file : manifest.files) summary.bytes += file.bytes;
   summary.files = manifest.files.size();
   summary.items = manifest.items.size();
-  summary.manifest_crc = Crc32c(encoded);
+  // Over all but itself: with itself it would be the same for every manifest.
+  summary.manifest_crc =
+      Crc32c(encoded.first(encoded.size() - sizeof summary.manifest_crc));
   summary.manifest_bytes = encoded.size();
   return summary;
 }

@@ -50,8 +50,8 @@ struct OwnerClaim {
   friend bool operator==(const OwnerClaim&, const OwnerClaim&) = default;
 };
 
-// A checkpoint as a seal lists it. `manifest_crc` is the CRC32C of its manifest
-// file, so that another file under the same name is found.
+// A checkpoint as a seal lists it. `manifest_crc` is the checksum that its
+// manifest ends with, so that another manifest under the same name is found.
 struct SealedCheckpoint {
   CheckpointId id;
   uint64_t commit_number = 0;

@@ -187,6 +187,36 @@ TEST(CatalogRulesTest, AnotherManifestThanTheSealedOneIsDamage) {
   EXPECT_THAT(catalog.entries[0].reason, HasSubstr("crc32c 00000007"));
 }
 
+TEST(CatalogRulesTest, NoTwoManifestsAreSealedWithOneChecksum) {
+  Manifest manifest;
+  manifest.world = 1;
+  const uint32_t one =
+      Summarize(manifest, EncodeManifest(manifest)).manifest_crc;
+  manifest.world = 2;
+  const uint32_t two =
+      Summarize(manifest, EncodeManifest(manifest)).manifest_crc;
+  EXPECT_NE(one, two);
+}
+
+TEST(CatalogRulesTest, ASealOfEarlyRunsFitsEveryManifest) {
+  RunListing listing;
+  listing.has_checkpoints_dir = true;
+  listing.claims = {2};
+  OwnerSeal seal;
+  seal.incarnation = 2;
+  seal.head = kOld;
+  seal.line.push_back({kOld, 1, 0x48674bc7});
+  listing.seal = seal;
+  RunListing::Dir dir;
+  dir.parsed = {kOld, 2};
+  dir.name = ToString(kOld) + ".o0002";
+  ManifestSummary summary;
+  summary.manifest_crc = 7;
+  dir.manifest = summary;
+  listing.dirs.push_back(dir);
+  EXPECT_THAT(Line(ClassifyRun(listing)), ElementsAre(kOld));
+}
+
 TEST(CatalogRulesTest, OfTwoDirectoriesOfOneIdTheAdoptedOneStands) {
   const Catalog catalog =
       Listing().Owners({1, 2}).Sealed(1, {}).Has(kOld).Has(kOld, 2).Classify();
