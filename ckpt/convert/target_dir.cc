@@ -2,9 +2,12 @@
 
 #include "ckpt/convert/target_dir.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <set>
 #include <utility>
@@ -41,11 +44,20 @@ absl::StatusOr<std::unique_ptr<TargetDir>> TargetDir::Open(
   std::error_code error;
   const bool is_new = std::filesystem::create_directory(root, error);
   if (error) {
-    return absl::Status(
-        error == std::errc::no_such_file_or_directory
-            ? absl::StatusCode::kNotFound
-            : absl::StatusCode::kFailedPrecondition,
+    return absl::FailedPreconditionError(
         absl::StrFormat("making the directory %s: %s", root, error.message()));
+  }
+  // Two that write at once would spoil what the first of them commits: coded
+  // units lie where their round has put them. Held until the descriptor is
+  // closed, also by a kill. Some file systems (NFS) lock no directories; there
+  // it is the user who must not start two.
+  Fd lock(::open(root.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (lock.valid() && ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0 &&
+      errno == EWOULDBLOCK) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "%s: another process is converting into it; nothing in it was changed. "
+        "Let it finish, or end it",
+        root));
   }
   StorageOptions options = storage;
   if (is_new) {
@@ -59,8 +71,10 @@ absl::StatusOr<std::unique_ptr<TargetDir>> TargetDir::Open(
   }
   options.location = root;
   HF_ASSIGN_OR_RETURN(std::unique_ptr<Storage> opened, OpenStorage(options));
-  return std::unique_ptr<TargetDir>(
+  std::unique_ptr<TargetDir> dir(
       new TargetDir(root, std::move(options), std::move(opened), clock));
+  dir->lock_ = std::move(lock);
+  return dir;
 }
 
 absl::StatusOr<std::unique_ptr<TargetDir>> TargetDir::Join(
@@ -200,8 +214,8 @@ absl::Status TargetDir::CheckSpace(const ConvertPlan& plan) {
   HF_RETURN_IF_ERROR(free.status());
   if (*free >= needed) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrFormat(
-      "%s: %d bytes are needed and %d are free; nothing was written", root_,
-      needed, *free));
+      "%s: %.1f MB are needed and %.1f MB are free; nothing was written", root_,
+      needed / 1e6, *free / 1e6));
 }
 
 absl::Status TargetDir::MakeRun(const ConversionRecord& record, int world) {

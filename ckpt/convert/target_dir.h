@@ -26,6 +26,7 @@
 #include "ckpt/convert/convert_plan.h"
 #include "ckpt/convert/convert_record.h"
 #include "ckpt/format/manifest.h"
+#include "ckpt/storage/fd.h"
 #include "ckpt/storage/open_storage.h"
 #include "ckpt/storage/storage.h"
 
@@ -36,7 +37,8 @@ inline constexpr char kConversionAttribute[] = ".conversion";
 
 class TargetDir {
  public:
-  // Makes `path` if its parent is there.
+  // Makes `path` if its parent is there, and holds it: kFailedPrecondition
+  // while another process does.
   static absl::StatusOr<std::unique_ptr<TargetDir>> Open(
       const std::string& path, const StorageOptions& storage, Clock& clock);
 
@@ -101,6 +103,7 @@ class TargetDir {
   const StorageOptions options_;
   const std::unique_ptr<Storage> storage_;
   Clock& clock_;
+  Fd lock_;  // on the directory
   bool is_run_ = false;
   CheckpointId id_;
   std::string checkpoint_dir_;

@@ -3,7 +3,9 @@
 
 #include "ckpt/convert/checkpoint_writer.h"
 
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,6 +20,7 @@
 #include "ckpt/convert/checkpoint_source.h"
 #include "ckpt/convert/plain_layouts.h"
 #include "ckpt/session/catalog_locate.h"
+#include "ckpt/storage/fd.h"
 #include "ckpt/storage/open_storage.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -233,7 +236,37 @@ TEST_F(CheckpointWriterTest, WhatIsNotItsOwnIsRefusedAndLeftAlone) {
   EXPECT_EQ(WriteCheckpoint(source.get(), *layout, nowhere, RealClock())
                 .status()
                 .code(),
-            absl::StatusCode::kNotFound);
+            absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(CheckpointWriterTest, OneCallAtATimeWritesIntoADirectory) {
+  const auto source = Source();
+  const auto layout = SmallLayout(1, 1, 2);
+  WriteCheckpointOptions options = Options("held");
+  options.codec = Codec::kZstd;
+  std::filesystem::create_directory(options.out);
+  {
+    const Fd other(::open(options.out.c_str(), O_RDONLY | O_DIRECTORY));
+    ASSERT_EQ(::flock(other.get(), LOCK_EX), 0);
+    const auto refused =
+        WriteCheckpoint(source.get(), *layout, options, RealClock());
+    EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(refused.status().message(), HasSubstr("another process"));
+    EXPECT_TRUE(std::filesystem::is_empty(options.out));
+  }
+  // A call holds it while it writes, and no longer.
+  int tried = 0;
+  options.on_progress = [&](const WriteProgress&) {
+    const Fd other(::open(options.out.c_str(), O_RDONLY | O_DIRECTORY));
+    EXPECT_NE(::flock(other.get(), LOCK_EX | LOCK_NB), 0);
+    ++tried;
+  };
+  const auto report =
+      WriteCheckpoint(source.get(), *layout, options, RealClock());
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_GT(tried, 0);
+  const Fd after(::open(options.out.c_str(), O_RDONLY | O_DIRECTORY));
+  EXPECT_EQ(::flock(after.get(), LOCK_EX | LOCK_NB), 0);
 }
 
 TEST_F(CheckpointWriterTest, AStoppedCallGoesOn) {
