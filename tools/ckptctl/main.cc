@@ -38,6 +38,13 @@ constexpr char kFooter[] =
     "/models/run7\n"
     "  ckptctl prune /scratch/run7 --keep-last 2 --keep-every 1000";
 
+// Of import and export, whose own footers list their formats.
+constexpr char kMovingExits[] =
+    "\nExit: 0 fine, 64 bad usage, 65 damaged data, 66 no checkpoint or file "
+    "of that name,\n70 our own bug, 74 I/O error or no space, 78 the output is "
+    "something else, or PATH\nis of another format or holds what cannot be "
+    "taken over.";
+
 void AddReaders(CLI::App* parser, int& readers) {
   parser->add_option("--readers", readers, "reads in flight [default: 8]")
       ->check(CLI::Range(1, 256).description(""))
@@ -225,7 +232,7 @@ Command AddImport(CLI::App& app) {
       ->check(CLI::Range(1, 256).description(""))
       ->type_name("N");
   AddJson(parser, options->json);
-  parser->footer("Formats of --from:\n" + ImportHelp());
+  parser->footer("Formats of --from:\n" + ImportHelp() + kMovingExits);
   return MakeCommand(parser, options, &RunImport);
 }
 
@@ -251,7 +258,7 @@ Command AddExport(CLI::App& app) {
   AddBytes(parser, "--max-shard-size", options->shard_bytes_max,
            "of a file, where the format has several [default: 5GB]");
   AddJson(parser, options->json);
-  parser->footer("Formats of --to:\n" + ExportHelp());
+  parser->footer("Formats of --to:\n" + ExportHelp() + kMovingExits);
   return MakeCommand(parser, options, &RunExport);
 }
 
