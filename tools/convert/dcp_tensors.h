@@ -38,6 +38,11 @@ class DcpKeys {
   explicit DcpKeys(std::shared_ptr<DcpDirectory> directory);
 
   bool Has(const std::string& key) const { return state_.contains(key); }
+  // There, and not given up by the user.
+  bool Offers(const std::string& key) const {
+    const auto at = state_.find(key);
+    return at != state_.end() && at->second != State::kIgnored;
+  }
   // Marks `key` as brought along; false when there is none.
   bool Use(const std::string& key);
   // Marks keys that begin with `prefix` as known and left out; how many.

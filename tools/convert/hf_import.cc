@@ -1,7 +1,6 @@
 // tools/convert/hf_import.cc: config.json and safetensors as a state.
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -25,28 +24,6 @@ constexpr uint64_t kConfigBytesMax = uint64_t{1} << 20;
 // configuration.
 bool IsDerived(const std::string& name) {
   return absl::EndsWith(name, ".rotary_emb.inv_freq");
-}
-
-// Some files of tied models repeat the matrix as a head of its own.
-absl::StatusOr<bool> SameBytes(ForeignTensors& tensors, int a, int b) {
-  const ForeignTensor& first = tensors.tensors()[static_cast<size_t>(a)];
-  const ForeignTensor& second = tensors.tensors()[static_cast<size_t>(b)];
-  if (first.dtype != second.dtype || first.shape != second.shape) return false;
-  int64_t elements = 1;
-  for (const int64_t dimension : first.shape) elements *= dimension;
-  constexpr int64_t kAtOnce = int64_t{1} << 18;
-  const auto size = static_cast<size_t>(SizeOf(first.dtype));
-  std::vector<std::byte> of_a(kAtOnce * size), of_b(kAtOnce * size);
-  for (int64_t at = 0; at < elements; at += kAtOnce) {
-    const int64_t count = std::min(kAtOnce, elements - at);
-    const size_t bytes = static_cast<size_t>(count) * size;
-    HF_RETURN_IF_ERROR(
-        tensors.Read(a, at, count, std::span(of_a).first(bytes)));
-    HF_RETURN_IF_ERROR(
-        tensors.Read(b, at, count, std::span(of_b).first(bytes)));
-    if (std::memcmp(of_a.data(), of_b.data(), bytes) != 0) return false;
-  }
-  return true;
 }
 
 std::string ShapeText(const std::vector<int64_t>& shape) {

@@ -49,7 +49,7 @@ absl::StatusOr<std::vector<MappedItem>> MapItems(
     bool found = places.empty();
     for (const RowsAt& place : places) {
       const int index = FindTensor(tensors.tensors(), place.key);
-      if (index < 0) continue;
+      if (index < 0 || !keys.Offers(place.key)) continue;
       const ForeignTensor& tensor =
           tensors.tensors()[static_cast<size_t>(index)];
       const int64_t rows = tensor.shape.empty() ? 1 : tensor.shape[0];

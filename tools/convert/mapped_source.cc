@@ -3,11 +3,13 @@
 #include "tools/convert/mapped_source.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "ckpt/base/status_macros.h"
 #include "tools/convert/cast.h"
+#include "trainer/model/init.h"
 
 namespace holdfast::tools {
 namespace {
@@ -21,6 +23,8 @@ int64_t RowsOf(const std::vector<int64_t>& shape) {
   return shape.empty() ? 1 : shape[0];
 }
 int64_t RowElements(const std::vector<int64_t>& shape) {
+  // An empty tensor's other lengths may be any.
+  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;
   int64_t elements = 1;
   for (size_t i = 1; i < shape.size(); ++i) elements *= shape[i];
   return elements;
@@ -101,7 +105,18 @@ class MappedSource final : public ckpt::StateSource {
   }
   int fills_at_once() const override { return readers_; }
   std::string identity() const override {
-    return StateSource::identity() + " of " + from_->identity();
+    // Which rows an item is made of is no part of the item: that differs
+    // between, say, two lists of keys to ignore.
+    std::string rows;
+    for (const Mapped& mapped : mapped_) {
+      for (const RowRun& run : mapped.rows) {
+        absl::StrAppendFormat(&rows, "%d %d %d %d,", run.tensor, run.first,
+                              run.count, run.stride);
+      }
+      rows += '\n';
+    }
+    return absl::StrFormat("%s of %s by %016x", StateSource::identity(),
+                           from_->identity(), trainer::HashName(rows));
   }
   uint64_t bytes_read() const override { return from_->bytes_read(); }
 
@@ -240,6 +255,27 @@ int FindTensor(const std::vector<ForeignTensor>& tensors,
       });
   if (found == tensors.end() || found->name != name) return -1;
   return static_cast<int>(found - tensors.begin());
+}
+
+absl::StatusOr<bool> SameBytes(ForeignTensors& tensors, int a, int b) {
+  const ForeignTensor& first = tensors.tensors()[static_cast<size_t>(a)];
+  const ForeignTensor& second = tensors.tensors()[static_cast<size_t>(b)];
+  if (first.dtype != second.dtype || first.shape != second.shape) return false;
+  int64_t elements = 1;
+  for (const int64_t dimension : first.shape) elements *= dimension;
+  constexpr int64_t kAtOnce = int64_t{1} << 18;
+  const auto size = static_cast<size_t>(SizeOf(first.dtype));
+  std::vector<std::byte> of_a(kAtOnce * size), of_b(kAtOnce * size);
+  for (int64_t at = 0; at < elements; at += kAtOnce) {
+    const int64_t count = std::min(kAtOnce, elements - at);
+    const size_t bytes = static_cast<size_t>(count) * size;
+    HF_RETURN_IF_ERROR(
+        tensors.Read(a, at, count, std::span(of_a).first(bytes)));
+    HF_RETURN_IF_ERROR(
+        tensors.Read(b, at, count, std::span(of_b).first(bytes)));
+    if (std::memcmp(of_a.data(), of_b.data(), bytes) != 0) return false;
+  }
+  return true;
 }
 
 std::vector<RowRun> WholeTensor(const ForeignTensors& from, int tensor) {

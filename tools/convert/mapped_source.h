@@ -41,6 +41,10 @@ struct MappedItem {
   std::vector<RowRun> rows;
 };
 
+// Whether two tensors are the same, in type, shape and bytes: files of tied
+// models may repeat the embedding as a head. Reads both up to a difference.
+absl::StatusOr<bool> SameBytes(ForeignTensors& tensors, int a, int b);
+
 // All rows of a tensor.
 std::vector<RowRun> WholeTensor(const ForeignTensors& from, int tensor);
 // Rows [first, first + heads * head_dim) of a tensor whose heads have rotary

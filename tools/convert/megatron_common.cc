@@ -4,7 +4,10 @@
 #include "tools/convert/megatron_common.h"
 
 #include <cmath>
+#include <utility>
+#include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_format.h"
 #include "ckpt/base/status_macros.h"
 
@@ -21,35 +24,48 @@ std::optional<int64_t> IntegerAt(const TorchValue& value, Node node) {
   }
   return static_cast<int64_t>(*number);
 }
+std::optional<int64_t> CountAt(const TorchValue& value, Node node) {
+  const std::optional<int64_t> count = IntegerAt(value, node);
+  return count.has_value() && *count >= 0 ? count : std::nullopt;
+}
 
 // The step counts below `node`, of one optimizer or of several in a chain:
-// "step" of each group of parameters, or "common_step" of all. `depth` ends
-// what contains itself.
-absl::Status FindSteps(const TorchValue& value, Node node, int depth,
-                       std::optional<int64_t>* steps) {
+// "step" of each group of parameters, or "common_step" of all. Each value is
+// looked at once: a list may hold itself, a thousand times.
+absl::StatusOr<std::optional<int64_t>> FindSteps(const TorchValue& value,
+                                                 Node node) {
+  constexpr int kLevels = 6;
   const Pickle& pickle = value.pickle;
-  if (depth == 0) return absl::OkStatus();
-  for (const char* const key : {"step", "common_step"}) {
-    const std::optional<Node> found = pickle.Find(node, key);
-    if (!found.has_value()) continue;
-    const std::optional<int64_t> count = IntegerAt(value, *found);
-    if (!count.has_value()) continue;
-    if (steps->has_value() && **steps != *count) {
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "the optimizer has stepped one group of parameters %d times and "
-          "another %d times, which one step count cannot say",
-          **steps, *count));
+  std::optional<int64_t> steps;
+  std::vector<Node> level = {node};
+  absl::flat_hash_set<Node> seen = {node};
+  for (int depth = 0; depth < kLevels && !level.empty(); ++depth) {
+    std::vector<Node> next;
+    for (const Node at : level) {
+      for (const char* const key : {"step", "common_step"}) {
+        const std::optional<Node> found = pickle.Find(at, key);
+        if (!found.has_value()) continue;
+        const std::optional<int64_t> count = CountAt(value, *found);
+        if (!count.has_value()) continue;
+        if (steps.has_value() && *steps != *count) {
+          return absl::InvalidArgumentError(absl::StrFormat(
+              "the optimizer has stepped one group of parameters %d times and "
+              "another %d times, which one step count cannot say",
+              *steps, *count));
+        }
+        steps = count;
+      }
+      for (const Node child : pickle.children(at)) {
+        if ((pickle.kind(child) == PickleKind::kDict ||
+             pickle.kind(child) == PickleKind::kList) &&
+            seen.insert(child).second) {
+          next.push_back(child);
+        }
+      }
     }
-    *steps = count;
+    level = std::move(next);
   }
-  for (const Node child : pickle.children(node)) {
-    if (pickle.kind(child) != PickleKind::kDict &&
-        pickle.kind(child) != PickleKind::kList) {
-      continue;
-    }
-    HF_RETURN_IF_ERROR(FindSteps(value, child, depth - 1, steps));
-  }
-  return absl::OkStatus();
+  return steps;
 }
 
 class Arguments {
@@ -129,13 +145,22 @@ absl::StatusOr<trainer::ModelConfig> ModelOf(const Arguments& arguments) {
   }
   for (const char* name :
        {"add_bias_linear", "add_qkv_bias", "use_rope_scaling", "qk_layernorm",
-        "multi_latent_attention"}) {
+        "multi_latent_attention",
+        // Norms whose stored weights are one less than what they scale by.
+        "apply_layernorm_1p", "apply_residual_connection_post_layernorm",
+        "attention_output_gate"}) {
     if (arguments.True(name)) {
       return refuse(
           absl::StrFormat("%s is set, which our model has not", name));
     }
   }
-  if (arguments.Has("num_experts")) return refuse("num_experts is set");
+  for (const char* name : {"num_experts", "no_rope_freq", "window_size",
+                           "rotary_seq_len_interpolation_factor"}) {
+    if (arguments.Has(name)) {
+      return refuse(
+          absl::StrFormat("%s is set, which our model has not", name));
+    }
+  }
   const int64_t channels = arguments.Integer("kv_channels").value_or(0);
   if (channels != 0 && channels * model.heads != model.hidden) {
     return refuse(
@@ -168,11 +193,10 @@ absl::StatusOr<MegatronCommon> ReadMegatronCommon(DcpDirectory& directory) {
                         directory.path(), NameOf(pickle.kind(root))));
   }
   if (const auto node = pickle.Find(root, "iteration"); node.has_value()) {
-    common.iteration = IntegerAt(*value, *node);
+    common.iteration = CountAt(*value, *node);
   }
   if (const auto node = pickle.Find(root, "optimizer"); node.has_value()) {
-    HF_RETURN_IF_ERROR(
-        FindSteps(*value, *node, /*depth=*/6, &common.optimizer_steps));
+    HF_ASSIGN_OR_RETURN(common.optimizer_steps, FindSteps(*value, *node));
   }
   const auto arguments = pickle.Find(root, "args");
   if (!arguments.has_value() ||

@@ -138,9 +138,11 @@ struct OptimizerKeys {
   bool moments = false;
 };
 
-OptimizerKeys FindOptimizer(const ForeignTensors& tensors) {
+OptimizerKeys FindOptimizer(const ForeignTensors& tensors,
+                            const DcpKeys& keys) {
   OptimizerKeys found;
   for (const ForeignTensor& tensor : tensors.tensors()) {
+    if (!keys.Offers(tensor.name)) continue;
     for (const char* master :
          {"optimizer.state.param.", "optimizer.state.fp32_param."}) {
       if (tensor.name.starts_with(master)) found.master = master;
@@ -203,7 +205,7 @@ absl::StatusOr<ImportedState> OpenMegatron(const ImportRequest& request) {
         "'%s*'",
         request.from, kBuffers, kBuffers));
   }
-  const OptimizerKeys optimizer = FindOptimizer(*tensors);
+  const OptimizerKeys optimizer = FindOptimizer(*tensors, keys);
   // An FP32 run reads its masters as weights.
   const bool masters_for_weights =
       request.compute == trainer::ComputeType::kF32 &&

@@ -113,6 +113,20 @@ std::vector<RowsAt> Places(const ModelConfig& model, const std::string& name,
   return {whole("feed_forward.w2", model.hidden)};  // mlp.down_proj
 }
 
+// A number of steps or tokens; nothing when there is none of that name.
+absl::StatusOr<std::optional<int64_t>> ReadCount(DcpDirectory& directory,
+                                                 const std::string& key) {
+  HF_ASSIGN_OR_RETURN(const std::optional<double> value,
+                      ReadDcpNumber(directory, key));
+  if (!value.has_value()) return std::optional<int64_t>();
+  if (*value == std::floor(*value) && *value >= 0 && *value <= 1e18) {
+    return static_cast<int64_t>(*value);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s: '%s' is %g; a whole number from 0 on is expected",
+                      directory.path(), key, *value));
+}
+
 // The number of steps that the optimizer has taken: the same for every
 // parameter, or Adam's correction would differ between them.
 absl::StatusOr<std::optional<int64_t>> OptimizerSteps(DcpDirectory& directory,
@@ -122,20 +136,14 @@ absl::StatusOr<std::optional<int64_t>> OptimizerSteps(DcpDirectory& directory,
     if (!key.starts_with("optimizer.state.") || !key.ends_with(".step")) {
       continue;
     }
-    HF_ASSIGN_OR_RETURN(const std::optional<double> value,
-                        ReadDcpNumber(directory, key));
-    if (!value.has_value() || *value != std::floor(*value) || *value < 0 ||
-        *value > 1e15) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("'%s' is no number of steps", key));
-    }
+    HF_ASSIGN_OR_RETURN(const std::optional<int64_t> count,
+                        ReadCount(directory, key));
     keys.Use(key);
-    const auto count = static_cast<int64_t>(*value);
-    if (steps.has_value() && *steps != count) {
+    if (steps.has_value() && *steps != *count) {
       return absl::InvalidArgumentError(absl::StrFormat(
           "'%s' is %d, others are %d: the optimizer has stepped parameters "
           "different numbers of times, which one step count cannot say",
-          key, count, *steps));
+          key, *count, *steps));
     }
     steps = count;
   }
@@ -168,7 +176,8 @@ absl::StatusOr<ImportedState> OpenTorchtitan(const ImportRequest& request) {
                       OptimizerSteps(*directory, keys));
   bool has_moments = false;
   for (const ForeignTensor& tensor : tensors->tensors()) {
-    has_moments |= tensor.name.starts_with("optimizer.state.");
+    has_moments |=
+        tensor.name.starts_with("optimizer.state.") && keys.Offers(tensor.name);
   }
 
   // Until 2025 the model was not at the top.
@@ -190,23 +199,34 @@ absl::StatusOr<ImportedState> OpenTorchtitan(const ImportRequest& request) {
                                "." + item.kind);
                }));
   if (model.tied) {  // the same parameter under its other names
-    for (const char* key : {"lm_head.weight", "output.weight"}) {
-      if (keys.Leave(key) > 0) {
-        state.notes.push_back(absl::StrFormat(
-            "%s is the tied tok_embeddings.weight; left out", key));
+    for (const char* name : {"lm_head.weight", "output.weight"}) {
+      const std::string key = weights + name;
+      const int head = FindTensor(tensors->tensors(), key);
+      const int table =
+          FindTensor(tensors->tensors(), weights + "tok_embeddings.weight");
+      if (head < 0 || table < 0 || !keys.Offers(key)) continue;
+      HF_ASSIGN_OR_RETURN(const bool same, SameBytes(*tensors, head, table));
+      if (!same) {
+        return absl::InvalidArgumentError(absl::StrFormat(
+            "%s: --model ties the head to the embedding, and '%s' is another "
+            "matrix than 'tok_embeddings.weight'",
+            request.from, key));
       }
+      keys.Leave(key);
+      state.notes.push_back(absl::StrFormat(
+          "%s is the tied tok_embeddings.weight; left out", key));
     }
   }
-  HF_ASSIGN_OR_RETURN(const std::optional<double> step,
-                      ReadDcpNumber(*directory, "train_state.step"));
-  HF_ASSIGN_OR_RETURN(const std::optional<double> tokens,
-                      ReadDcpNumber(*directory, "train_state.ntokens_seen"));
-  state.step = steps.value_or(static_cast<int64_t>(step.value_or(0)));
-  if (step.has_value() && static_cast<int64_t>(*step) != state.step) {
+  HF_ASSIGN_OR_RETURN(const std::optional<int64_t> step,
+                      ReadCount(*directory, "train_state.step"));
+  HF_ASSIGN_OR_RETURN(const std::optional<int64_t> tokens,
+                      ReadCount(*directory, "train_state.ntokens_seen"));
+  state.step = steps.value_or(step.value_or(0));
+  if (step.has_value() && *step != state.step) {
     state.notes.push_back(absl::StrFormat(
         "train_state.step is %d; the optimizer has stepped %d times, and that "
         "is the step of the result",
-        static_cast<int64_t>(*step), state.step));
+        *step, state.step));
   }
   if (!has_moments) {
     state.notes.push_back("it has no optimizer state; the moments are zero");

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -35,6 +36,18 @@ absl::StatusOr<std::string> Stamp(int dir, const std::string& path,
   }
   return absl::StrFormat(" %s:%d:%d.%09d", name, stat.st_size,
                          stat.st_mtim.tv_sec, stat.st_mtim.tv_nsec);
+}
+
+// A job of a thousand ranks has as many files, all of which are open at once,
+// and many systems allow a process 1024 unless it asks. What cannot be had
+// shows when a file is opened.
+void AllowFiles(size_t files) {
+  constexpr rlim_t kOthers = 128;
+  rlimit limit = {};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  if (limit.rlim_cur >= files + kOthers) return;
+  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, files + kOthers);
+  ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 Box BoxOf(const DcpChunk& chunk) {
@@ -83,6 +96,7 @@ absl::StatusOr<std::unique_ptr<DcpDirectory>> DcpDirectory::Open(
   directory->metadata_ = *std::move(decoded);
   HF_ASSIGN_OR_RETURN(directory->identity_,
                       Stamp(dir.get(), path, ".metadata"));
+  AllowFiles(directory->metadata_.files.size());
   for (const std::string& name : directory->metadata_.files) {
     HF_ASSIGN_OR_RETURN(std::unique_ptr<FileSource> file,
                         FileSource::OpenIn(dir.get(), path, name));

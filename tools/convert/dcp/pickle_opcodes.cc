@@ -168,6 +168,11 @@ absl::Status PickleReader::Objects() {
           pickle_.kind(named) != PickleKind::kDict) {
         return Fail("the arguments are no tuple and dictionary");
       }
+      // One dictionary, remembered, could be copied into object after object.
+      copied_ += pickle_.children(named).size();
+      if (copied_ > bytes_.size()) {
+        return Fail("its objects share their named arguments");
+      }
       HF_RETURN_IF_ERROR(MakeObject(callee, arguments));
       pickle_.objects_.back().items.assign(pickle_.children(named).begin(),
                                            pickle_.children(named).end());

@@ -130,6 +130,7 @@ class PickleReader {
   std::vector<Node> memo_;
   std::vector<bool> in_memo_;
   size_t name_bytes_ = 0;  // of all globals so far
+  size_t copied_ = 0;      // named arguments of all objects so far
 };
 
 }  // namespace holdfast::tools

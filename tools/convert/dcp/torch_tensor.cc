@@ -3,6 +3,7 @@
 
 #include "tools/convert/dcp/torch_tensor.h"
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 
@@ -281,7 +282,8 @@ absl::StatusOr<TorchTensor> ReadTorchTensor(ByteSource* source, uint64_t offset,
     }
     empty |= (*shape)[i] == 0;
     last += static_cast<__int128>((*shape)[i] - 1) * (*strides)[i];
-    if (last > std::numeric_limits<int64_t>::max()) break;
+    // Or the next product would be more than 128 bits count.
+    last = std::min<__int128>(last, std::numeric_limits<int64_t>::max());
   }
   if (tensor.first < 0 ||
       (!empty && (last + 1) * tensor.type.bytes >

@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/golden_file.h"
 #include "tests/support/temp_dir.h"
+#include "tools/convert/megatron_common.h"
 #include "tools/convert/running_jobs.h"
 
 namespace holdfast::tools {
@@ -109,6 +110,91 @@ TEST(MegatronImportTest, AKeyOfAnotherKindOfModelStopsTheImport) {
   EXPECT_THAT(std::string(state.status().message()),
               HasSubstr("decoder.final_layernorm.weight (weight of "
                         "model.norm.weight)"));
+}
+
+// An archive of torch.save with `pickle` in it, without checksums.
+std::string Archive(const std::string& pickle) {
+  const auto number = [](uint64_t value, size_t bytes) {
+    std::string text;
+    for (size_t i = 0; i < bytes; ++i)
+      text += static_cast<char>(value >> 8 * i);
+    return text;
+  };
+  const std::string name = "a/data.pkl";
+  // From the flags on, what both headers of a record have.
+  const std::string record = number(0, 12) + number(pickle.size(), 4) +
+                             number(pickle.size(), 4) + number(name.size(), 2) +
+                             number(0, 2);
+  const std::string local = "PK\3\4" + number(20, 2) + record + name + pickle;
+  const std::string directory =
+      "PK\1\2" + number(20, 2) + number(20, 2) + record + number(0, 14) + name;
+  return local + directory + "PK\5\6" + number(0, 4) + number(1, 2) +
+         number(1, 2) + number(directory.size(), 4) + number(local.size(), 4) +
+         number(0, 2);
+}
+
+absl::StatusOr<MegatronCommon> CommonOf(const std::string& pickle) {
+  const tests::TempDir dir;
+  const std::string copy = dir.path() + "/copy";
+  std::filesystem::copy(HOLDFAST_SOURCE_DIR "/tests/golden/dcp-mixed", copy);
+  std::ofstream(copy + "/common.pt", std::ios::binary) << Archive(pickle);
+  auto directory = DcpDirectory::Open(copy);
+  EXPECT_TRUE(directory.ok()) << directory.status();
+  return ReadMegatronCommon(**directory);
+}
+
+std::string Text(const std::string& text) {
+  return "X" + std::string(1, static_cast<char>(text.size())) +
+         std::string(3, '\0') + text;
+}
+
+TEST(MegatronImportTest, StateThatHoldsItselfIsLookedAtOnce) {
+  // {"optimizer": [the list itself, 2000 times, {"step": 7}]}
+  std::string list = std::string("]q") + '\0' + "(";
+  for (int i = 0; i < 2000; ++i) list += std::string("h") + '\0';
+  list += "}" + Text("step") + "K\7s" + "e";
+  const auto common =
+      CommonOf("\x80\2}" + Text("optimizer") + list + "s" + ".");
+  ASSERT_TRUE(common.ok()) << common.status();
+  EXPECT_EQ(common->optimizer_steps, 7);
+}
+
+TEST(MegatronImportTest, ANegativeIterationIsNone) {
+  const auto common =
+      CommonOf("\x80\2}" + Text("iteration") + "J\xff\xff\xff\xffs" + ".");
+  ASSERT_TRUE(common.ok()) << common.status();
+  EXPECT_FALSE(common->iteration.has_value());
+}
+
+// Its norms scale by one more than what it stores.
+TEST(MegatronImportTest, ArgumentsThatTheModelHasNotAreRefused) {
+  std::string arguments = "cargparse\nNamespace\n)R}" + std::string("(");
+  for (const auto& [name, value] :
+       std::vector<std::pair<std::string, std::string>>{
+           {"num_layers", "K\2"},
+           {"hidden_size", "K\x10"},
+           {"num_attention_heads", "K\4"},
+           {"ffn_hidden_size", "K\x0c"},
+           {"padded_vocab_size", "K\x10"},
+           {"seq_length", "K\x20"},
+           {"normalization", Text("RMSNorm")},
+           {"swiglu", "\x88"},
+           {"position_embedding_type", Text("rope")}}) {
+    arguments += Text(name) + value;
+  }
+  const auto common = [&](const std::string& more) {
+    return CommonOf("\x80\2}" + Text("args") + arguments + more + "ubs.");
+  };
+  ASSERT_TRUE(common("").ok()) << common("").status();
+  EXPECT_TRUE(common("")->model.has_value());
+  EXPECT_THAT(
+      std::string(
+          common(Text("apply_layernorm_1p") + "\x88").status().message()),
+      HasSubstr("apply_layernorm_1p is set"));
+  EXPECT_THAT(
+      std::string(
+          common(Text("window_size") + "K\1K\1\x86").status().message()),
+      HasSubstr("window_size is set"));
 }
 
 }  // namespace

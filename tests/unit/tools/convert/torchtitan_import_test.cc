@@ -181,17 +181,43 @@ TEST(TorchtitanImportTest, KeysThatAreNothingOfTheModelStopTheImport) {
   // With one tensor less in the model, keys are left over.
   ImportRequest request =
       Request(ModelFile(dir, "kv_heads = 2\ntied = true\n"));
+  // The head that is stored is no copy of the embedding.
+  EXPECT_THAT(std::string(OpenTorchtitan(request).status().message()),
+              HasSubstr("'lm_head.weight' is another matrix than "
+                        "'tok_embeddings.weight'"));
+  request.ignore = {"lm_head.weight"};
   auto tied = OpenTorchtitan(request);
   ASSERT_FALSE(tied.ok());
   EXPECT_THAT(std::string(tied.status().message()),
               HasSubstr("keys that are nothing of torchtitan's Llama: "
                         "optimizer.state.lm_head.weight.exp_avg"));
-  request.ignore = {"optimizer.state.lm_head.*"};
+  request.ignore = {"lm_head.weight", "optimizer.state.lm_head.*"};
   EXPECT_TRUE(OpenTorchtitan(request).ok()) << OpenTorchtitan(request).status();
   request.ignore = {"optimizer.state.lm_heed.*"};
   const auto typing_error = OpenTorchtitan(request);
   EXPECT_THAT(std::string(typing_error.status().message()),
               HasSubstr("--ignore optimizer.state.lm_heed.*"));
+}
+
+TEST(TorchtitanImportTest, AnOptimizerThatIsIgnoredIsNotImported) {
+  const tests::TempDir dir;
+  ImportRequest request = Request(ModelFile(dir));
+  auto all = OpenTorchtitan(request);
+  ASSERT_TRUE(all.ok()) << all.status();
+  request.ignore = {"optimizer.state.*"};
+  auto state = OpenTorchtitan(request);
+  ASSERT_TRUE(state.ok()) << state.status();
+  for (const char* kind : {"exp_avg", "exp_avg_sq"}) {
+    EXPECT_THAT(Whole(*state->source, "model.norm.weight", kind),
+                testing::Each(0.0f));
+    EXPECT_THAT(Whole(*all->source, "model.norm.weight", kind),
+                testing::Not(testing::Each(0.0f)));
+  }
+  EXPECT_THAT(state->notes, testing::Contains(HasSubstr("moments are zero")));
+  // An import of the one, interrupted, is not finished as the other.
+  EXPECT_EQ(state->source->items(), all->source->items());
+  EXPECT_EQ(state->source->attributes(), all->source->attributes());
+  EXPECT_NE(state->source->identity(), all->source->identity());
 }
 
 TEST(TorchtitanImportTest, AModelOfOtherNumbersIsRefusedByTensor) {

@@ -4,7 +4,9 @@
 
 #include "tools/convert/dcp/dcp_directory.h"
 
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <bit>
 #include <cmath>
@@ -312,6 +314,21 @@ TEST(DcpDirectoryTest, AFileCutShortMissingOrReplacedIsRefused) {
   ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
   const absl::Status fifo = ReadEverything(copy);
   EXPECT_THAT(std::string(fifo.message()), HasSubstr("is no regular file"));
+}
+
+TEST(DcpDirectoryTest, MoreFilesThanAreAllowedAtFirstAreAskedFor) {
+  rlimit before = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int next = ::dup(0);  // the lowest that is free
+  ASSERT_GE(next, 0);
+  ::close(next);
+  rlimit few = before;
+  few.rlim_cur = static_cast<rlim_t>(next) + 2;  // the directory and one file
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  const auto directory =
+      DcpDirectory::Open(HOLDFAST_SOURCE_DIR "/tests/golden/dcp-titan");
+  EXPECT_TRUE(directory.ok()) << directory.status();
+  EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
 TEST(DcpDirectoryTest, ASaveThatHasNotFinishedIsNoCheckpoint) {

@@ -169,6 +169,19 @@ TEST(PickleTest, SizesAreComparedBeforeMemoryIsTaken) {
   ExpectRefused(Bytes({0x80, 4, 'N'}), "ends inside its argument");
 }
 
+TEST(PickleTest, ObjectsDoNotCopyOneDictionaryAgainAndAgain) {
+  // {None: None, ...} of a thousand entries, remembered as 0, and () as 1; then
+  // objects that are called with it by name, each dropped again.
+  const std::string values = "}(" + std::string(2000, 'N') + "u" +
+                             Bytes({'q', 0, '0', ')', 'q', 1, '0'});
+  const std::string made = Bytes({'h', 0, 'h', 1, 'h', 0, 0x92});
+  EXPECT_TRUE(Parse(Protocol4(values + made)).ok());
+  std::string many = values;
+  for (int i = 0; i < 1000; ++i) many += made + "0";
+  ExpectRefused(Protocol4(many + "N"),
+                "its objects share their named arguments");
+}
+
 TEST(PickleTest, AStackThatDoesNotFitItsOpcodesIsRefused) {
   ExpectRefused(Protocol4(""), "0 values are left");
   ExpectRefused(Protocol4("NN"), "2 values are left");
