@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 import warnings
 from ctypes import c_uint8
 
@@ -31,7 +32,7 @@ import holdfast_ckpt  # noqa: E402
 from holdfast_ckpt import HoldfastError, HoldfastReader, HoldfastWriter  # noqa: E402
 from holdfast_ckpt import __main__ as command  # noqa: E402
 from holdfast_ckpt import _ids, _items, _library, _memory, _objects  # noqa: E402
-from holdfast_ckpt import _handle, _meeting, _ranks, reader  # noqa: E402
+from holdfast_ckpt import _handle, _job, _meeting, _ranks, reader  # noqa: E402
 
 
 class ItemsTest(unittest.TestCase):
@@ -289,6 +290,45 @@ class OneProcessTest(unittest.TestCase):
             self.assertIn(".metadata", said)
         self.assertFalse(os.path.exists(mark))
 
+    def test_a_pickle_changes_no_class_of_torchs(self):
+        path = self.dcp_directory(w=torch.ones(3))
+        index = torch.distributed.checkpoint.metadata.MetadataIndex
+        layout = torch.serialization._get_layout
+        for named, attribute in (
+            (b"torch.distributed.checkpoint.metadata\nMetadataIndex", b"__hash__"),
+            (b"torch.serialization\n_get_layout", b"__doc__"),
+        ):
+            # GLOBAL, then BUILD with (None, {attribute: None}).
+            with open(os.path.join(path, ".metadata"), "wb") as file:
+                file.write(b"\x80\x02c" + named + b"\nN}X" +
+                           len(attribute).to_bytes(4, "little") + attribute + b"Ns\x86b.")
+            before = (index.__hash__, layout.__doc__)
+            self.convert(65, "dcp-to-holdfast", path, self.run_dir)
+            self.assertEqual((index.__hash__, layout.__doc__), before)
+        hash(index("w"))
+
+    def test_a_pipe_or_a_link_for_a_file_is_refused_at_once(self):
+        path = self.dcp_directory(w=torch.ones(3))
+        name = os.path.join(path, ".metadata")
+        os.rename(name, name + ".kept")
+        os.mkfifo(name)
+        self.assertIn("no regular file",
+                      self.convert(65, "dcp-to-holdfast", path, self.run_dir))
+        os.remove(name)
+        os.symlink(name + ".kept", name)
+        self.assertIn(".metadata",
+                      self.convert(65, "dcp-to-holdfast", path, self.run_dir))
+
+    def test_a_tensor_of_another_dtype_than_the_metadata_says_is_refused(self):
+        path = self.dcp_directory(w=torch.tensor([0.1, 0.2, 0.3]))
+
+        def narrow(metadata):
+            metadata.state_dict_metadata["w"].properties.dtype = torch.bfloat16
+
+        self.change_metadata(path, narrow)
+        said = self.convert(65, "dcp-to-holdfast", path, self.run_dir)
+        self.assertIn("is of torch.float32, .metadata says torch.bfloat16", said)
+
     def test_places_outside_the_directory_or_the_file_are_refused(self):
         def place(metadata):
             return next(iter(metadata.storage_data.values()))
@@ -364,6 +404,55 @@ def reader_of(name, step):
     except HoldfastError:
         return None
     return found if found.step == step else None
+
+
+class TwoRanks:
+    """Rank 0 of two that have the same, and what it says to the other."""
+
+    rank, size, key = 0, 2, (0, 1)
+
+    def __init__(self):
+        self.said = []
+
+    def gather(self, value):
+        return [value, {**value, "tensors": {}} if isinstance(value, dict) else value]
+
+    def broadcast(self, value):
+        self.said.append(value)
+        return value
+
+
+class Plan:
+    items, planner_data = (), None
+
+
+class FailureTest(unittest.TestCase):
+    def job(self):
+        root = tempfile.TemporaryDirectory()
+        self.addCleanup(root.cleanup)
+        return _job.Job(os.path.join(root.name, "run"), TwoRanks())
+
+    def test_what_rank_0_cannot_decide_is_said_to_all(self):
+        job = self.job()
+        with unittest.mock.patch.object(
+            _meeting, "make_directory", side_effect=OSError("no space for the meeting")
+        ), self.assertRaisesRegex(HoldfastError, "no space for the meeting"):
+            job.save(Plan, None, 1, {})
+        self.assertEqual(len(job.ranks.said), 1)  # the other rank does not wait
+        self.assertIn("no space for the meeting", job.ranks.said[0]["error"])
+
+    def test_an_option_that_is_none_leaves_nothing_behind(self):
+        job, made = self.job(), []
+        make = _meeting.make_directory
+
+        def keep():
+            made.append(make())
+            return made[-1]
+
+        with unittest.mock.patch.object(_meeting, "make_directory", keep):
+            with self.assertRaisesRegex(HoldfastError, "no_such"):
+                job.save(Plan, None, 1, {"no_such": 1})
+        self.assertEqual([os.path.exists(path) for path in made], [False])
 
 
 class MemoryTest(unittest.TestCase):

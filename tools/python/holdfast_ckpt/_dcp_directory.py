@@ -6,8 +6,10 @@ ever called. Tensors are read by torch.load with weights_only, objects stay the 
 that they are.
 """
 
+import dataclasses
 import io
 import os
+import stat
 import pickle
 
 import torch
@@ -43,16 +45,42 @@ _ALLOWED = {
 }
 
 
+def _apart(named):
+    """The same to call, and to make objects of."""
+    if dataclasses.is_dataclass(named):
+        return type(named.__name__, (named,), {})
+    return lambda *arguments: named(*arguments)
+
+
 class _Unpickler(pickle.Unpickler):
+    """What is named more than once is the same; but none of it is torch's own: a
+    pickle can give a class or a function attributes as it can an object, and what it
+    gives ends with this."""
+
+    def __init__(self, file):
+        super().__init__(file)
+        self._found = {}
+
     def find_class(self, module, name):
         if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
             return getattr(torch, name)
         # A dotted name would reach into what is allowed.
         if (module, name) in _ALLOWED and "." not in name:
-            return super().find_class(module, name)
+            if (module, name) not in self._found:
+                self._found[module, name] = _apart(super().find_class(module, name))
+            return self._found[module, name]
         raise pickle.UnpicklingError(
             f"it asks for {module}.{name}, which no metadata of DCP has; it is not read"
         )
+
+
+def _open_file(path, flags):
+    """A pipe in place of a file must not hold the open."""
+    fd = os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise ValueError("it is no regular file")
 
 
 class DcpDirectory:
@@ -62,7 +90,7 @@ class DcpDirectory:
         self.path = path
         name = os.path.join(path, ".metadata")
         try:
-            with open(name, "rb") as file:
+            with open(name, "rb", opener=_open_file) as file:
                 self.metadata = _Unpickler(file).load()
         except FileNotFoundError:
             raise ValueError(
@@ -73,9 +101,14 @@ class DcpDirectory:
             raise ValueError(f"reading {name}: {error}") from error
         if not isinstance(self.metadata, Metadata):
             raise ValueError(f"{name} holds a {type(self.metadata).__name__}")
-        self._places = self.metadata.storage_data
-        if not isinstance(self._places, dict):
-            raise ValueError(f"{name} does not say where its tensors are")
+        places = self.metadata.storage_data
+        try:
+            self._places = {
+                MetadataIndex(index.fqn, index.offset): place
+                for index, place in places.items()
+            }
+        except (AttributeError, TypeError):
+            raise ValueError(f"{name} does not say where its tensors are") from None
 
     @property
     def planner_data(self):
@@ -107,6 +140,12 @@ class DcpDirectory:
             raise ValueError(
                 f"{self.path}: tensor {fqn!r} at {list(offsets)} is a "
                 f"{type(tensor).__name__}"
+            )
+        expected = self.metadata.state_dict_metadata[fqn].properties.dtype
+        if tensor.dtype != expected:  # it would be converted
+            raise ValueError(
+                f"{self.path}: tensor {fqn!r} at {list(offsets)} is of {tensor.dtype}, "
+                f".metadata says {expected}"
             )
         return tensor
 

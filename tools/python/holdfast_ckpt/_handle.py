@@ -30,6 +30,9 @@ class Handle:
             group = meeting.group(ranks)
             self._handle = _library.new("new", os.fsencode(run), group, made)
             group = None  # the checkpointer's now
+        except BaseException:
+            meeting.end()  # nobody else will
+            raise
         finally:
             _library.free("group_free", group)
             _library.free("options_free", made)

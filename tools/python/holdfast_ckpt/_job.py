@@ -123,7 +123,7 @@ class Job:
         except Exception as error:
             mine["error"] = f"{type(error).__name__}: {error}"
         all_of = self.ranks.gather(mine)
-        word = self._decide(all_of, survey) if self.ranks.rank == 0 else None
+        word = self._word(all_of, survey) if self.ranks.rank == 0 else None
         if self.ranks.rank == 0 and "packed" in word:
             packed = word.pop("packed")
         word = self.ranks.broadcast(word)
@@ -174,6 +174,14 @@ class Job:
     @property
     def _room(self):
         return 0 if self._packed is None else self._packed.size
+
+    def _word(self, all_of, survey):
+        """What _decide says. Whatever it raises must reach the others, who wait."""
+        try:
+            return self._decide(all_of, survey)
+        except Exception as error:
+            return {"error": f"saving into {self.run}: rank 0: "
+                             f"{type(error).__name__}: {error}"}
 
     def _decide(self, all_of, survey):
         """Rank 0's word, from what all ranks have."""
