@@ -159,8 +159,11 @@ absl::StatusOr<TargetDir::State> TargetDir::Look(ConversionRecord* wanted) {
   if (absl::IsNotFound(record.status())) {
     if (manifest.ok()) return State::kComplete;
     // Killed between making the directory and putting the record.
-    if (entries.size() == 1 && entries[0].name == kConversionDir) {
-      return State::kEmpty;
+    if (entries.size() == 1 && entries[0].name == kConversionDir &&
+        entries[0].is_directory) {
+      HF_ASSIGN_OR_RETURN(const std::vector<DirEntry> inside,
+                          disk.List(kConversionDir));
+      if (inside.empty()) return State::kEmpty;
     }
     std::string names;
     for (size_t i = 0; i < entries.size() && i < 4; ++i) {
@@ -271,8 +274,19 @@ absl::Status TargetDir::Begin(const ConversionRecord& record,
   Blocking disk(*storage_);
   HF_RETURN_IF_ERROR(ExistsIsFine(disk.MakeDir(kConversionDir)));
   HF_RETURN_IF_ERROR(disk.SyncDir("."));
-  HF_RETURN_IF_ERROR(ExistsIsFine(
-      disk.PutIfAbsent(kConversionRecordName, EncodeConversion(record))));
+  const absl::Status put =
+      disk.PutIfAbsent(kConversionRecordName, EncodeConversion(record));
+  if (absl::IsAlreadyExists(put)) {
+    // Put by the try before, or since Look by somebody who is at work.
+    HF_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes,
+                        disk.Get(kConversionRecordName, kRecordBytesMax));
+    const auto there = DecodeConversion(bytes);
+    if (!there.ok() || *there != record) {
+      return Refuse("another conversion has begun in it at this moment");
+    }
+  } else {
+    HF_RETURN_IF_ERROR(put);
+  }
   if (is_run_) {
     HF_RETURN_IF_ERROR(MakeRun(record, static_cast<int>(plan.files.size())));
   }
@@ -343,10 +357,17 @@ absl::Status TargetDir::RemoveRecords() {
   const auto entries = disk.List(kConversionDir);
   if (absl::IsNotFound(entries.status())) return absl::OkStatus();
   HF_RETURN_IF_ERROR(entries.status());
+  bool is_ours = true;
   for (const DirEntry& entry : *entries) {
-    HF_RETURN_IF_ERROR(
-        disk.Remove(absl::StrFormat("%s/%s", kConversionDir, entry.name)));
+    const std::string name =
+        absl::StrFormat("%s/%s", kConversionDir, entry.name);
+    if (name == kConversionRecordName || ParseRoundRecord(entry.name)) {
+      HF_RETURN_IF_ERROR(disk.Remove(name));
+    } else {
+      is_ours = false;
+    }
   }
+  if (!is_ours) return disk.SyncDir(kConversionDir);
   HF_RETURN_IF_ERROR(disk.Remove(kConversionDir));
   return disk.SyncDir(".");
 }

@@ -70,7 +70,8 @@ class TargetDir {
   absl::Status DropRound(uint32_t round);
 
   absl::Status Commit(const Manifest& manifest);
-  // What a conversion needs and its result does not.
+  // What a conversion needs and its result does not; nothing else that lies
+  // there.
   absl::Status RemoveRecords();
 
   // The result's manifest, when it is complete.

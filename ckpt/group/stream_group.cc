@@ -26,8 +26,9 @@ constexpr uint32_t kMagic = 0x31474648;  // "HFG1"
 constexpr size_t kReadBytes = size_t{256} << 10;
 // The destructor gives sends this long to leave, in steps of one millisecond.
 constexpr int kFarewellMs = 1000;
-// Connections that have not said who they are; when there are more, the oldest
-// go. Ranks say it with their first bytes.
+// Connections that have not said who they are, besides one for each rank; when
+// there are more, the oldest go. Ranks say it with their first bytes, and all
+// of them may connect at once.
 constexpr size_t kStrangersMax = 256;
 
 // Says who is sending; the first bytes of a connection, the secret after them.
@@ -182,19 +183,21 @@ class StreamGroup final : public Group {
       }
       in_.push_back({.fd = fd});
     }
-    DropStrangers();
+    // Whoever has spoken is no stranger: those go last.
     std::erase_if(in_, [this](In& in) {
       if (Read(&in)) return false;
       close(in.fd);
       return true;
     });
+    DropStrangers();
   }
 
   void DropStrangers() {
     size_t strangers = 0;
     for (const In& in : in_) strangers += !in.greeted;
-    std::erase_if(in_, [&strangers](const In& in) {
-      if (in.greeted || strangers <= kStrangersMax) return false;
+    const size_t most = kStrangersMax + out_.size();
+    std::erase_if(in_, [&strangers, most](const In& in) {
+      if (in.greeted || strangers <= most) return false;
       --strangers;
       close(in.fd);
       return true;

@@ -138,6 +138,12 @@ PruneClaimSession::PruneClaimSession(const SessionEnv& env,
 Task<absl::StatusOr<RunLedger>> PruneClaimSession::Take() {
   const auto first = co_await ReadCatalog(&io_);
   if (!first.ok()) co_return first.status();
+  if (options_.newest_claim && first->newest_claim != *options_.newest_claim) {
+    co_return absl::FailedPreconditionError(
+        absl::StrFormat("owner i%04d has claimed the run meanwhile: a job has "
+                        "begun in it; nothing was changed",
+                        first->newest_claim));
+  }
   const int64_t now = absl::ToUnixMillis(clock_->WallTime());
   const auto before = PlanPrune(*first, options_, now);
   if (!before.ok()) co_return before.status();

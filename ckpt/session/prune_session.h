@@ -39,6 +39,9 @@ struct PruneOptions {
   RetentionPolicy policy;
   // This one and nothing else, whatever the policy says; never the newest.
   std::optional<CheckpointId> only;
+  // The run's newest claim when its owner was found to be gone: with a newer
+  // one a job has begun since, from which the run is not taken.
+  std::optional<uint32_t> newest_claim;
 };
 
 struct PruneEntry {

@@ -204,6 +204,30 @@ TEST(TcpGroupTest, WhoDoesNotKnowTheSecretIsNotHeard) {
   EXPECT_EQ(message->tag.attempt, 1);
 }
 
+TEST(TcpGroupTest, ManyRanksThatSpeakAtOnceAreAllHeard) {
+  // Three descriptors each, below the usual limit of 1024.
+  constexpr int kRanks = 300;
+  std::vector<std::string> addresses;
+  auto listeners = Listen(kRanks, "127.0.0.1", &addresses);
+  ASSERT_TRUE(listeners.ok()) << listeners.status();
+  std::vector<std::unique_ptr<Group>> groups;
+  for (int r = 0; r < kRanks; ++r) {
+    auto group = OpenTcpGroup(&(*listeners)[r], r, addresses, kSecret);
+    ASSERT_TRUE(group.ok()) << group.status();
+    groups.push_back(*std::move(group));
+  }
+  // While rank 0 is busy with something else.
+  for (int r = 1; r < kRanks; ++r) {
+    groups[r]->Send(Rank{0}, {1, 1, 1}, {});
+    groups[r]->Poll();
+  }
+  int heard = 0;
+  for (int i = 0; i < 10'000 && heard < kRanks - 1; ++i) {
+    if (groups[0]->Poll().has_value()) ++heard;
+  }
+  EXPECT_EQ(heard, kRanks - 1);
+}
+
 TEST(TcpGroupTest, ARankThatIsGoneHoldsNobody) {
   std::vector<std::string> addresses;
   auto listeners = Listen(2, "127.0.0.1", &addresses);

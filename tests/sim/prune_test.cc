@@ -215,5 +215,34 @@ TEST_F(PruneSweep, WhoPrunesOwnsTheRun) {
   EXPECT_THAT(There(disk_), ElementsAre(k300));
 }
 
+// Between looking whether somebody lives and the claim lies a verification.
+TEST_F(PruneSweep, AJobThatBeganMeanwhileKeepsTheRun) {
+  SimStorage storage(disk_, {.process = 81});
+  OwnerClaim job;
+  job.run_id = tests::kTestRun;
+  job.incarnation = LookAt(disk_).newest_claim + 1;
+  Check(Blocking(storage).PutIfAbsent(ClaimName(job.incarnation),
+                                      EncodeClaim(job)));
+  tests::SimClock clock;
+  SessionEnv env;
+  env.storage = &storage;
+  env.clock = &clock;
+  env.space = 5;
+  env.ops_max = 4;
+  PruneOptions options;
+  options.policy.keep_last = 1;
+  options.newest_claim = job.incarnation - 1;
+  PruneClaimSession claim(env, options, {});
+  RunAlone(&storage, &clock, &claim);
+  EXPECT_EQ(claim.result().status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(LookAt(disk_).newest_claim, job.incarnation);
+  options.newest_claim = job.incarnation;
+  env.space = 6;
+  PruneClaimSession after(env, options, {});
+  RunAlone(&storage, &clock, &after);
+  EXPECT_TRUE(after.result().ok()) << after.result().status();
+}
+
 }  // namespace
 }  // namespace holdfast::ckpt

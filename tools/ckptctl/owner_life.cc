@@ -2,12 +2,15 @@
 
 #include "tools/ckptctl/owner_life.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <charconv>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string_view>
 
@@ -45,6 +48,12 @@ std::optional<int64_t> Number(std::string_view text) {
       std::from_chars(text.data(), text.data() + text.size(), value);
   if (parsed.ec != std::errc{}) return std::nullopt;
   return value;
+}
+
+// Not by /proc, which may hide the processes of others (hidepid=2).
+bool IsThere(int64_t pid) {
+  if (pid <= 0 || pid > std::numeric_limits<pid_t>::max()) return false;
+  return ::kill(static_cast<pid_t>(pid), 0) == 0 || errno != ESRCH;
 }
 
 // When a process of this host began, in ms since 1970; proc(5): field 22 of
@@ -113,7 +122,7 @@ OwnerLife LookAtOwner(const std::string& run, const ckpt::OwnerClaim& claim) {
                                  absl::FromUnixMillis(claim.time_unix_ms),
                                  absl::UTCTimeZone()))};
   }
-  if (::access(absl::StrFormat("/proc/%d", claim.pid).c_str(), F_OK) != 0) {
+  if (!IsThere(claim.pid)) {
     return {OwnerLife::State::kGone,
             absl::StrFormat("%s: there is no %s any more", owner, process)};
   }

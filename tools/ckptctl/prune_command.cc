@@ -122,7 +122,10 @@ absl::StatusOr<ckpt::RetentionOutcome> Remove(const Asked& asked) {
   ckpt::OwnerClaim who;
   who.host = HostName();
   who.pid = ::getpid();
-  ckpt::PruneClaimSession claim(EnvOf(storage), asked.options, who);
+  // Verifying the newest may have taken long.
+  ckpt::PruneOptions options = asked.options;
+  options.newest_claim = asked.run.catalog.newest_claim;
+  ckpt::PruneClaimSession claim(EnvOf(storage), options, who);
   ckpt::RunAlone(storage, &ckpt::RealClock(), &claim);
   if (!claim.result().ok()) return claim.result().status();
   ckpt::RetentionSession retention(EnvOf(storage), *claim.result(),

@@ -269,6 +269,19 @@ TEST_F(CheckpointWriterTest, OneCallAtATimeWritesIntoADirectory) {
   EXPECT_EQ(::flock(after.get(), LOCK_EX | LOCK_NB), 0);
 }
 
+TEST_F(CheckpointWriterTest, FilesOfOthersUnderTheNameOfItsRecordsStay) {
+  const auto source = Source();
+  const auto layout = SmallLayout(1, 1, 1);
+  const std::string notes = Path("notes/conversion/notes.txt");
+  fs::create_directories(Path("notes/conversion"));
+  std::ofstream(notes) << "keep";
+  const auto report =
+      WriteCheckpoint(source.get(), *layout, Options("notes"), RealClock());
+  EXPECT_EQ(report.status().code(), absl::StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(fs::exists(notes));
+  EXPECT_EQ(fs::file_size(notes), 4u);
+}
+
 TEST_F(CheckpointWriterTest, AStoppedCallGoesOn) {
   const auto source = Source();
   const auto layout = SmallLayout(2, 2, 2);
