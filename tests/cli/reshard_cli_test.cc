@@ -106,6 +106,17 @@ TEST_F(ReshardCliTest, ACheckpointIsRewrittenPlannedRefusedAndFoundAgain) {
   EXPECT_EQ(foreign.code, 78);
   EXPECT_THAT(foreign.err, HasSubstr("notes"));
   EXPECT_EQ(Reshard("run", "run", 1, 1, 1).code, 78);
+  EXPECT_EQ(Reshard("run", "no/such/parent", 1, 1, 1).code, 78);
+  // Nothing appears in what is only read, by whatever name.
+  fs::create_directory_symlink(runs_.Path("run"), runs_.Path("alias"));
+  for (const std::string inside :
+       {"run/x", "run/checkpoints/x", "alias/x", "other/../run/x"}) {
+    const Ended refused = Reshard("run", inside, 1, 1, 1);
+    EXPECT_EQ(refused.code, 78) << inside;
+    EXPECT_THAT(refused.err, HasSubstr("only read")) << inside;
+  }
+  EXPECT_FALSE(fs::exists(runs_.Path("run/x")));
+  EXPECT_FALSE(fs::exists(runs_.Path("run/checkpoints/x")));
   const Ended uncut = Reshard("run", "x", 64, 1, 1);
   EXPECT_EQ(uncut.code, 78);
   EXPECT_THAT(uncut.err, HasSubstr("64"));

@@ -81,8 +81,10 @@ inline void AddReshardOptions(CLI::App* parser, ReshardOptions& options) {
 
 inline constexpr char kReshardFooter[] =
     "The source is only read. The result appears whole or not at all: stopped "
-    "or\nkilled, the same command goes on where it was. Its logical digest is "
-    "computed\nfrom the new bytes and compared with the source's.\n"
+    "or\nkilled, the same command verifies the rounds (of 4 GiB) that are "
+    "finished and goes\non; a second one at the same time is refused. The "
+    "result's logical digest is\ncomputed from the new bytes and compared with "
+    "the source's.\n"
     "\n"
     "Under mpirun or srun all ranks take part.\n"
     "\n"
