@@ -12,6 +12,7 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "ckpt/base/log.h"
 #include "ckpt/base/status_macros.h"
@@ -32,6 +33,8 @@ constexpr int kPollsInVainMax = 2000;
 constexpr int kStorageWaitMs = 1;
 // Reports that nobody has polled.
 constexpr size_t kReportsMax = 64;
+// A directory that is in no checkpoint.
+constexpr char kInitNotFound[] = "init-from-was-not-found";
 
 double ThreadCpuSeconds() {
   timespec now{};
@@ -250,7 +253,7 @@ void CkptThread::OpenInit(const LoadRequest& request, OwnerOptions* owner) {
   if (backend.ok()) options.backend = *backend;
   options.fault = "";
   owner->init_weights_only = request.init_weights_only;
-  owner->init_dir = "init-from-was-not-found";
+  owner->init_dir = kInitNotFound;
   if (group_->rank() == Rank{0}) {
     absl::StatusOr<LocatedCheckpoint> place =
         LocateCheckpoint(request.init_from, options, *clock_);
@@ -294,13 +297,15 @@ void CkptThread::ReportLoad(const OwnerResult& result) {
   const std::lock_guard lock(box_->lock);
   box_->changed.notify_all();
   if (!result.status.ok()) {
-    box_->loaded = init_status_.ok()
-                       ? result.status
-                       : absl::Status(result.status.code(),
-                                      absl::StrFormat(
-                                          "%s (--init-from: %s)",
-                                          std::string(result.status.message()),
-                                          std::string(init_status_.message())));
+    box_->loaded = result.status;
+    if (!init_status_.ok() &&
+        absl::StrContains(result.status.message(), kInitNotFound)) {
+      // Rank 0 knows better why there is no such directory.
+      box_->loaded =
+          absl::Status(result.status.code(),
+                       absl::StrFormat("--init-from: %s",
+                                       std::string(init_status_.message())));
+    }
     return;
   }
   LoadReport report;

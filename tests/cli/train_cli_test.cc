@@ -424,7 +424,7 @@ TEST_F(TrainCliTest, InitFromAnotherModelOrFromNothingIsRefused) {
        .words = {"--init-from", runs_.Path("a"), "--init-only=weights"}},
       78, {"mlp"});
   ExpectRefused("b", {.words = {"--init-from", runs_.Path("none")}}, 66,
-                {"none"});
+                {"66: --init-from: ", "none is not a directory"});
   ExpectRefused("b", {.words = {"--init-from", runs_.Path("a") + "@3"}}, 66,
                 {"3"});
   // A refused start leaves the new run fresh.

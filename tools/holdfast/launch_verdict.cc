@@ -106,8 +106,8 @@ std::string NextAction(int exit_code) {
     case trainer::kExitDataLoss:
       return "look at the checkpoints with ckptctl verify";
     case trainer::kExitNoCheckpoint:
-      return "mount what holds the checkpoints, or start afresh with "
-             "--resume=never";
+      return "name or mount what holds the checkpoints; --resume=never starts "
+             "afresh";
     case trainer::kExitBug:
       return "keep the log: this is a bug of holdfast; starting again resumes "
              "from the last checkpoint";
