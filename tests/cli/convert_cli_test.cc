@@ -36,7 +36,10 @@ class ConvertCliTest : public testing::Test {
 };
 
 TEST_F(ConvertCliTest, AModelGoesOutComesInAndIsTrainedOn) {
-  runs_.TrainToTheEnd("a", {.ranks = 2, .tp = 2, .sets = {"train.steps=4"}});
+  runs_.TrainToTheEnd("one", {.sets = {"train.steps=4"}});
+  // A checkpoint of two ranks, also where there is no MPI.
+  runs_.Ckptctl({"reshard", runs_.Path("one"), "--tp", "2", "--pp", "1", "--dp",
+                 "1", "--out", runs_.Path("a")});
   const Json out =
       runs_.Ckptctl({"export", runs_.Path("a"), "--to", "hf", "--out",
                      runs_.Path("hf"), "--max-shard-size", "100kB"});
@@ -64,7 +67,7 @@ TEST_F(ConvertCliTest, AModelGoesOutComesInAndIsTrainedOn) {
   // where the old one had come to, not where it began.
   runs_.TrainToTheEnd("b", {.sets = {"train.steps=2"},
                             .words = {"--init-from", runs_.Path("start")}});
-  EXPECT_LT(runs_.Metrics("b")[0].loss, runs_.Metrics("a")[0].loss - 0.05);
+  EXPECT_LT(runs_.Metrics("b")[0].loss, runs_.Metrics("one")[0].loss - 0.05);
   EXPECT_EQ(runs_.LastStep("b"), 2);
 }
 

@@ -152,7 +152,8 @@ TEST_F(PruneSweep, APowerCutAfterAnyOperationLeavesTheLineWhole) {
       Prune(*disk, fate);
       disk->PowerCycle(fate);
       ASSERT_EQ(Wrong(*disk), "") << disk->Log(40);
-      const CatalogEntry* const first = LookAt(*disk).Find(k100);
+      const Catalog catalog = LookAt(*disk);
+      const CatalogEntry* const first = catalog.Find(k100);
       const bool there =
           first != nullptr && first->state == EntryState::kCommitted;
       saw_untouched |= there;
