@@ -26,6 +26,7 @@
 #include "tools/convert/hdf5_file.h"
 #include "tools/convert/partial_file.h"
 #include "tools/convert/train_target.h"
+#include "trainer/resume_state.h"
 
 namespace holdfast::tools {
 namespace {
@@ -331,6 +332,30 @@ class Hdf5Source final : public ckpt::StateSource {
   std::atomic<uint64_t> bytes_read_ = 0;
 };
 
+// The archive's step, which a training state's attributes must agree with, for
+// they are what a resume takes; theirs, where it says none; else 0.
+absl::StatusOr<int64_t> StepOf(const Hdf5Contents& contents,
+                               const std::string& path) {
+  const auto saved = trainer::FromAttributes(contents.attributes);
+  const auto fact = contents.facts.find("step");
+  if (fact == contents.facts.end()) return saved.ok() ? saved->step : 0;
+  const std::string& text = fact->second;
+  const char* const end = text.data() + text.size();
+  int64_t step = -1;
+  const auto [rest, error] = std::from_chars(text.data(), end, step);
+  if (error != std::errc() || rest != end || step < 0) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: its attribute step is '%s'; a whole number from 0 on is expected",
+        path, text));
+  }
+  if (saved.ok() && saved->step != step) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: its attribute step is %d, that of /attributes is %d", path, step,
+        saved->step));
+  }
+  return step;
+}
+
 // The decoder, when the state is one's: its configuration says which, and the
 // items are all of its.
 void FindModel(const ckpt::StateSource& source, ImportedState* state) {
@@ -378,8 +403,7 @@ absl::StatusOr<ImportedState> OpenHdf5(const ImportRequest& request) {
         absl::StrFormat("%s: /state has no tensors", request.from));
   }
   ImportedState state;
-  const std::string step = contents.facts["step"];
-  std::from_chars(step.data(), step.data() + step.size(), state.step);
+  HF_ASSIGN_OR_RETURN(state.step, StepOf(contents, request.from));
   auto source =
       std::make_unique<Hdf5Source>(std::move(file), std::move(contents));
   if (source->recorded_digests().empty()) {

@@ -26,6 +26,7 @@
 #include "tests/support/saved_run.h"
 #include "tests/support/temp_dir.h"
 #include "tools/convert/hdf5_names.h"
+#include "tools/convert/train_target.h"
 
 namespace holdfast::tools {
 namespace {
@@ -147,6 +148,38 @@ TEST_F(Hdf5ArchiveTest, ItComesBackBitForBit) {
     EXPECT_EQ(ckpt::DigestRun(item, whole, 0, whole.elements(), bytes),
               read->source->recorded_digests()[i]);
   }
+}
+
+TEST_F(Hdf5ArchiveTest, TheStepOfATrainingStateIsItsOwn) {
+  trainer::ModelConfig model;
+  const auto attributes =
+      ImportedAttributes(model, {.origin = "a test", .step = 41});
+  const std::vector<ItemSpec> items = {{"w", "weight", DType::kF32, {4}}};
+  // Not of a checkpoint, so that the archive says no step.
+  MadeState made(items, attributes);
+  ASSERT_TRUE(Write(&made, "a.h5").ok());
+  const auto read = Read("a.h5");
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->step, 41);
+
+  // Saved under another step than the one that a resume would take.
+  const auto storage = ckpt::OpenStorage({.location = dir_.path()});
+  ASSERT_TRUE(storage.ok()) << storage.status();
+  tests::CheckpointSpec spec;
+  spec.run_id = tests::kTestRun;
+  spec.id = {300, 2, 1};
+  spec.seed = 7;
+  spec.attributes = attributes;
+  ASSERT_TRUE(tests::WriteCheckpoint(**storage, *tests::SmallLayout(1, 1, 1),
+                                     spec, "saved")
+                  .ok());
+  auto source =
+      ckpt::CheckpointSource::Open(Path("saved"), {}, ckpt::RealClock());
+  ASSERT_TRUE(source.ok()) << source.status();
+  ASSERT_TRUE(Write(source->get(), "b.h5").ok());
+  EXPECT_THAT(
+      std::string(Read("b.h5").status().message()),
+      HasSubstr("its attribute step is 300, that of /attributes is 41"));
 }
 
 TEST_F(Hdf5ArchiveTest, AnyRunOfAnyBoxIsRead) {

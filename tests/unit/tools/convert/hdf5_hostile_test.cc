@@ -215,6 +215,29 @@ TEST_F(Hdf5HostileTest, AttributesOfOtherKindsAreRefused) {
       "attribute 'step' of /attributes: expected a string of fixed length");
 }
 
+TEST_F(Hdf5HostileTest, AStepThatIsNoCountIsRefused) {
+  const auto with_step = [](const char* text) {
+    return [text](hid_t file, hid_t w) {
+      Put(w, "weight", H5T_IEEE_F32LE, {4});
+      const hid_t type = H5Tcopy(H5T_C_S1);
+      H5Tset_size(type, std::string(text).size());
+      const hid_t space = H5Screate(H5S_SCALAR);
+      const hid_t step =
+          H5Acreate2(file, "step", type, space, H5P_DEFAULT, H5P_DEFAULT);
+      ASSERT_GE(H5Awrite(step, type, text), 0);
+      H5Aclose(step);
+      H5Sclose(space);
+      H5Tclose(type);
+    };
+  };
+  ExpectRefused(with_step("abc"), "its attribute step is 'abc'");
+  ExpectRefused(with_step("7x"), "its attribute step is '7x'");
+  ExpectRefused(with_step("-4"), "its attribute step is '-4'");
+  const auto read = Read(with_step("77"));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->step, 77);
+}
+
 TEST_F(Hdf5HostileTest, AFileWithoutOurGroupsIsNoArchive) {
   const auto read =
       Read([](hid_t file, hid_t) { H5Ldelete(file, "state", H5P_DEFAULT); });
