@@ -363,7 +363,10 @@ int RunReshard(const ReshardOptions& options) {
   if (!prepared.ok()) {
     // What all ranks find wrong is said once, by rank 0, who ends the job.
     if (!leads) ckpt::RealClock().Sleep(kLetLeaderSpeak);
-    ReportFailure(kProgram, prepared.status());
+    // Its end has been heard here as the launcher's SIGTERM.
+    if (leads || trainer::LeaveSignal() == 0) {
+      ReportFailure(kProgram, prepared.status());
+    }
     if (group) (*job)->Abort(code_of(prepared.status()));
     return code_of(prepared.status());
   }
