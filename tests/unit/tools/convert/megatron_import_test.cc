@@ -116,8 +116,9 @@ TEST(MegatronImportTest, AKeyOfAnotherKindOfModelStopsTheImport) {
 std::string Archive(const std::string& pickle) {
   const auto number = [](uint64_t value, size_t bytes) {
     std::string text;
-    for (size_t i = 0; i < bytes; ++i)
-      text += static_cast<char>(value >> 8 * i);
+    for (size_t i = 0; i < bytes; ++i, value >>= 8) {
+      text += static_cast<char>(value);
+    }
     return text;
   };
   const std::string name = "a/data.pkl";

@@ -317,6 +317,10 @@ TEST(DcpDirectoryTest, AFileCutShortMissingOrReplacedIsRefused) {
 }
 
 TEST(DcpDirectoryTest, MoreFilesThanAreAllowedAtFirstAreAskedFor) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "UBSan looks at objects through a pipe, for which no "
+                  "descriptor would be left";
+#endif
   rlimit before = {};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
   const int next = ::dup(0);  // the lowest that is free
