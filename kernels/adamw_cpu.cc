@@ -4,6 +4,7 @@
 
 #include "kernels/adamw.h"
 #include "kernels/check.h"
+#include "kernels/kernel_set.h"
 #include "kernels/parallel.h"
 #include "kernels/vector.h"
 
@@ -64,6 +65,7 @@ void AdamW(Stream& stream, const AdamWArgs<T>& args) {
       .correction =
           static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(beta2, t))),
   };
+  if (auto* set = KernelSetOf<T>(stream)) return set->AdamW(stream, args);
   stream.Launch([args, factors] {
     ParallelRanges(args.count, kGrain, [&](int64_t begin, int64_t end) {
       UpdateRange(args, factors, begin, end);

@@ -6,6 +6,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/check.h"
+#include "kernels/kernel_set.h"
 #include "kernels/matmul_tile.h"
 #include "kernels/parallel.h"
 #include "kernels/vector.h"
@@ -345,6 +346,8 @@ void CheckShape(const AttentionShape& shape) {
 template <typename T>
 void AttentionForward(Stream& stream, const AttentionArgs<T>& args) {
   CheckShape(args.shape);
+  if (auto* set = KernelSetOf<T>(stream))
+    return set->AttentionForward(stream, args);
   stream.Launch([args] {
     ParallelFor(args.shape.sequences * args.shape.heads, [&](int64_t i) {
       ForwardHead(args, i / args.shape.heads, i % args.shape.heads);
@@ -355,6 +358,8 @@ void AttentionForward(Stream& stream, const AttentionArgs<T>& args) {
 template <typename T>
 void AttentionBackward(Stream& stream, const AttentionBackwardArgs<T>& args) {
   CheckShape(args.shape);
+  if (auto* set = KernelSetOf<T>(stream))
+    return set->AttentionBackward(stream, args);
   stream.Launch([args] {
     ParallelFor(args.shape.sequences * args.shape.kv_heads, [&](int64_t i) {
       BackwardKvHead(args, i / args.shape.kv_heads, i % args.shape.kv_heads);

@@ -6,6 +6,7 @@
 
 #include "kernels/check.h"
 #include "kernels/cross_entropy.h"
+#include "kernels/kernel_set.h"
 #include "kernels/parallel.h"
 #include "kernels/vector.h"
 
@@ -67,6 +68,8 @@ template <typename T>
 void CrossEntropyMax(Stream& stream, const LogitsView<T>& logits,
                      float* row_max) {
   CheckLogits(logits);
+  if (auto* set = KernelSetOf<T>(stream))
+    return set->CrossEntropyMax(stream, logits, row_max);
   stream.Launch([=] {
     ParallelRanges(logits.rows, kRowsPerItem, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
@@ -82,6 +85,9 @@ void CrossEntropySum(Stream& stream, const LogitsView<T>& logits,
                      const float* row_max, const int32_t* targets,
                      float* sum_exp, float* target_logit) {
   CheckLogits(logits);
+  if (auto* set = KernelSetOf<T>(stream))
+    return set->CrossEntropySum(stream, logits, row_max, targets, sum_exp,
+                                target_logit);
   stream.Launch([=] {
     ParallelRanges(logits.rows, kRowsPerItem, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
@@ -98,6 +104,9 @@ void CrossEntropySum(Stream& stream, const LogitsView<T>& logits,
 void CrossEntropyLoss(Stream& stream, int64_t rows, const float* sum_exp,
                       const float* target_logit, const float* weights,
                       float* losses) {
+  if (auto* set = stream.kernel_set())
+    return set->CrossEntropyLoss(stream, rows, sum_exp, target_logit, weights,
+                                 losses);
   stream.Launch([=] {
     for (int64_t r = 0; r < rows; ++r) {
       losses[r] =
@@ -115,6 +124,9 @@ void CrossEntropyBackward(Stream& stream, const LogitsView<T>& logits,
                           const int32_t* targets, const float* weights,
                           T* dlogits, int64_t dlogits_stride) {
   CheckLogits(logits);
+  if (auto* set = KernelSetOf<T>(stream))
+    return set->CrossEntropyBackward(stream, logits, row_max, sum_exp, targets,
+                                     weights, dlogits, dlogits_stride);
   stream.Launch([=] {
     ParallelRanges(logits.rows, kRowsPerItem, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {

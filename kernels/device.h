@@ -57,7 +57,7 @@ class Device {
 
   virtual ~Device() = default;
 
-  // "cpu", "fake"
+  // "cpu", "fake", "cuda"
   virtual std::string_view name() const = 0;
 
   // Zeroed bytes. kResourceExhausted says how much was asked for and how much
@@ -85,6 +85,12 @@ class Device {
   // on the stream so far.
   virtual void Sync(Event event) = 0;
   virtual void Sync(Stream& stream) = 0;
+
+  // OK, or the first error of anything enqueued so far: after a Sync it covers
+  // all that the Sync waited for. An error stays; results of work launched
+  // since then mean nothing, and Sync and Query no longer wait. So it is asked
+  // after a Sync and before the results count. Any thread.
+  virtual absl::Status status() const { return absl::OkStatus(); }
 };
 
 // Does everything at once on the calling thread; its events have always passed.

@@ -4,6 +4,7 @@
 
 #include "kernels/check.h"
 #include "kernels/elementwise.h"
+#include "kernels/kernel_set.h"
 #include "kernels/parallel.h"
 #include "kernels/vector.h"
 
@@ -80,6 +81,8 @@ void BlockSums(const float* x, int64_t count, double* block_sums) {
 
 template <typename T>
 void Add(Stream& stream, const T* x, const T* y, T* out, int64_t count) {
+  if (auto* set = KernelSetOf<T>(stream))
+    return set->Add(stream, x, y, out, count);
   stream.Launch([=] {
     ParallelRanges(count, kGrain, [=](int64_t begin, int64_t end) {
       AddRange(x + begin, y + begin, out + begin, end - begin);
@@ -89,6 +92,8 @@ void Add(Stream& stream, const T* x, const T* y, T* out, int64_t count) {
 
 template <typename From, typename To>
 void Cast(Stream& stream, const From* from, To* to, int64_t count) {
+  if (auto* set = KernelSetOf<From>(stream))
+    return set->CastTo(stream, from, to, count);
   stream.Launch([=] {
     ParallelRanges(count, kGrain, [=](int64_t begin, int64_t end) {
       CastRange(from + begin, to + begin, end - begin);
@@ -98,6 +103,8 @@ void Cast(Stream& stream, const From* from, To* to, int64_t count) {
 
 template <typename T>
 void Scale(Stream& stream, T* x, float factor, int64_t count) {
+  if (auto* set = KernelSetOf<T>(stream))
+    return set->Scale(stream, x, factor, count);
   stream.Launch([=] {
     ParallelRanges(count, kGrain, [=](int64_t begin, int64_t end) {
       ScaleRange(x + begin, factor, end - begin);
@@ -107,6 +114,8 @@ void Scale(Stream& stream, T* x, float factor, int64_t count) {
 
 template <typename T>
 void Zero(Stream& stream, T* x, int64_t count) {
+  if (auto* set = stream.kernel_set())
+    return set->ZeroBytes(stream, x, count * static_cast<int64_t>(sizeof(T)));
   stream.Launch([=] {
     ParallelRanges(count, kGrain, [=](int64_t begin, int64_t end) {
       std::memset(static_cast<void*>(x + begin), 0,
@@ -117,6 +126,8 @@ void Zero(Stream& stream, T* x, int64_t count) {
 
 template <typename T>
 void Accumulate(Stream& stream, const T* x, float* y, int64_t count) {
+  if (auto* set = KernelSetOf<T>(stream))
+    return set->Accumulate(stream, x, y, count);
   stream.Launch([=] {
     ParallelRanges(count, kGrain, [=](int64_t begin, int64_t end) {
       AccumulateRange(x + begin, y + begin, end - begin);
@@ -126,11 +137,15 @@ void Accumulate(Stream& stream, const T* x, float* y, int64_t count) {
 
 void BlockSumsOfSquares(Stream& stream, const float* x, int64_t count,
                         double* block_sums) {
+  if (auto* set = stream.kernel_set())
+    return set->BlockSumsOfSquares(stream, x, count, block_sums);
   stream.Launch([=] { BlockSums(x, count, block_sums); });
 }
 
 void SumOfSquares(Stream& stream, const float* x, int64_t count,
                   double* total) {
+  if (auto* set = stream.kernel_set())
+    return set->SumOfSquares(stream, x, count, total);
   stream.Launch([=] {
     // A window of blocks at a time, so that the sums need no memory of their
     // own that grows with the array.

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "kernels/embedding.h"
+#include "kernels/kernel_set.h"
 #include "kernels/parallel.h"
 #include "kernels/vector.h"
 
@@ -30,6 +31,8 @@ HOLDFAST_VECTOR_CLONES void ScatterColumns(const EmbeddingBackwardArgs<T>& args,
 
 template <typename T>
 void EmbeddingForward(Stream& stream, const EmbeddingArgs<T>& args) {
+  if (auto* set = KernelSetOf<T>(stream))
+    return set->EmbeddingForward(stream, args);
   stream.Launch([args] {
     const size_t row_bytes = static_cast<size_t>(args.hidden) * sizeof(T);
     ParallelRanges(args.count, kRowsPerItem, [&](int64_t begin, int64_t end) {
@@ -48,6 +51,8 @@ void EmbeddingForward(Stream& stream, const EmbeddingArgs<T>& args) {
 
 template <typename T>
 void EmbeddingBackward(Stream& stream, const EmbeddingBackwardArgs<T>& args) {
+  if (auto* set = KernelSetOf<T>(stream))
+    return set->EmbeddingBackward(stream, args);
   stream.Launch([args] {
     ParallelRanges(
         args.hidden, kColumnsPerItem,

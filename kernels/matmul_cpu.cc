@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
+#include "kernels/kernel_set.h"
 #include "kernels/matmul.h"
 #include "kernels/matmul_tile.h"
 #include "kernels/parallel.h"
@@ -348,6 +349,14 @@ void MatmulOnPath(Stream& stream, const MatmulArgs<T, Out>& args,
 
 template <typename T, typename Out>
 void Matmul(Stream& stream, const MatmulArgs<T, Out>& args) {
+  if (auto* set = KernelSetOf<T>(stream)) {
+    CheckArgs(args);
+    if constexpr (std::is_same_v<T, Out>) {
+      return set->Matmul(stream, args);
+    } else {
+      return stream.kernel_set()->Matmul(stream, args);
+    }
+  }
   MatmulOnPath(stream, args, ProcessorBf16Path());
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/check.h"
+#include "kernels/kernel_set.h"
 #include "kernels/parallel.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/vector.h"
@@ -104,6 +105,8 @@ HOLDFAST_VECTOR_CLONES void BackwardColumns(const RmsNormBackwardArgs<T>& args,
 template <typename T>
 void RmsNormForward(Stream& stream, const RmsNormArgs<T>& args) {
   KERNEL_CHECK(args.hidden > 0, "hidden is %d", args.hidden);
+  if (auto* set = KernelSetOf<T>(stream))
+    return set->RmsNormForward(stream, args);
   stream.Launch([args] {
     ParallelRanges(args.rows, kRowsPerItem, [&](int64_t begin, int64_t end) {
       ForwardRows(args, begin, end);
@@ -114,6 +117,8 @@ void RmsNormForward(Stream& stream, const RmsNormArgs<T>& args) {
 template <typename T>
 void RmsNormBackward(Stream& stream, const RmsNormBackwardArgs<T>& args) {
   KERNEL_CHECK(args.hidden > 0, "hidden is %d", args.hidden);
+  if (auto* set = KernelSetOf<T>(stream))
+    return set->RmsNormBackward(stream, args);
   stream.Launch([args] {
     // The weight first: dx may overwrite dy.
     if (args.dweight != nullptr) {

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/check.h"
+#include "kernels/kernel_set.h"
 #include "kernels/parallel.h"
 #include "kernels/rope.h"
 #include "kernels/vector.h"
@@ -41,6 +42,8 @@ void Turn(Stream& stream, const RopeArgs<T>& args, float direction) {
   KERNEL_CHECK(args.stride >= args.heads * args.head_dim,
                "stride %d is below %d heads of %d", args.stride, args.heads,
                args.head_dim);
+  if (auto* set = KernelSetOf<T>(stream))
+    return set->Rope(stream, args, direction);
   stream.Launch([args, direction] {
     ParallelRanges(args.sequences * args.positions, kRowsPerItem,
                    [&](int64_t begin, int64_t end) {
@@ -54,6 +57,8 @@ void Turn(Stream& stream, const RopeArgs<T>& args, float direction) {
 void RopeFillTable(Stream& stream, float* table, int64_t start,
                    int64_t positions, int64_t head_dim, float theta) {
   KERNEL_CHECK(head_dim % 2 == 0, "head_dim %d is odd", head_dim);
+  if (auto* set = stream.kernel_set())
+    return set->RopeFillTable(stream, table, start, positions, head_dim, theta);
   stream.Launch([=] {
     const int64_t half = head_dim / 2;
     for (int64_t i = 0; i < half; ++i) {

@@ -11,6 +11,9 @@
 //
 //   stream.Launch([=] { AddOnCpu(x, y, out, count); });
 //
+// A GPU's streams run no host code: they have a kernel set, and each kernel
+// hands its arguments to that instead of launching (kernels/kernel_set.h).
+//
 // Thread: one thread at a time launches on a stream.
 
 #ifndef HOLDFAST_KERNELS_STREAM_H_
@@ -21,6 +24,8 @@
 
 namespace holdfast::kernels {
 
+class KernelSet;
+
 class Stream {
  public:
   Stream(const Stream&) = delete;
@@ -29,6 +34,10 @@ class Stream {
 
   // True on the CPU device: Launch runs the work before it returns.
   bool immediate() const { return immediate_; }
+
+  // The kernels of the stream's device; null where kernels run on the
+  // processor, at once (CPU) or late (FakeDevice).
+  KernelSet* kernel_set() const { return kernel_set_; }
 
   // Costs one predictable branch when the stream is immediate, and allocates
   // nothing then.
@@ -42,12 +51,14 @@ class Stream {
   }
 
  protected:
-  explicit Stream(bool immediate) : immediate_(immediate) {}
+  explicit Stream(bool immediate, KernelSet* kernel_set = nullptr)
+      : immediate_(immediate), kernel_set_(kernel_set) {}
 
  private:
   virtual void Enqueue(std::function<void()> work) = 0;
 
   const bool immediate_;
+  KernelSet* const kernel_set_;
 };
 
 // The stream of the processor that calls it. Has no state, so all threads may

@@ -1,6 +1,7 @@
 // kernels/swiglu_cpu.cc: SwiGLU on the CPU: rows in parallel.
 
 #include "kernels/check.h"
+#include "kernels/kernel_set.h"
 #include "kernels/parallel.h"
 #include "kernels/swiglu.h"
 #include "kernels/vector.h"
@@ -56,6 +57,8 @@ template <typename T>
 void SwigluForward(Stream& stream, const SwigluArgs<T>& args) {
   KERNEL_CHECK(args.in_stride >= args.columns, "stride %d is below %d columns",
                args.in_stride, args.columns);
+  if (auto* set = KernelSetOf<T>(stream))
+    return set->SwigluForward(stream, args);
   stream.Launch([args] {
     ParallelRanges(args.rows, kRowsPerItem, [&](int64_t begin, int64_t end) {
       ForwardRows(args, begin, end);
@@ -68,6 +71,8 @@ void SwigluBackward(Stream& stream, const SwigluBackwardArgs<T>& args) {
   KERNEL_CHECK(args.in_stride >= args.columns && args.dstride >= args.columns,
                "strides %d and %d, %d columns", args.in_stride, args.dstride,
                args.columns);
+  if (auto* set = KernelSetOf<T>(stream))
+    return set->SwigluBackward(stream, args);
   stream.Launch([args] {
     ParallelRanges(args.rows, kRowsPerItem, [&](int64_t begin, int64_t end) {
       BackwardRows(args, begin, end);
