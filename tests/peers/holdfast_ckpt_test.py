@@ -210,6 +210,27 @@ class OneProcessTest(unittest.TestCase):
             self.assertTrue(torch.equal(tensor, torch.arange(60.0).reshape(6, 10)))
         self.convert(0, "holdfast-to-dcp", self.run_dir, os.path.join(self.root, "dcp"))
 
+    def save_with_head(self, step, head, *tensors):
+        """A checkpoint with that head, and these (name, kind, number, tensor)."""
+        data = _objects.pack({}, head)
+        handle = _handle.Handle(self.run_dir, {}, _ranks.Alone(), _meeting.Single())
+        arena = _memory.Arena()
+        piece = arena.take(_objects.room_for(len(data)))
+        piece.flat()[: len(data)] = torch.frombuffer(
+            bytearray(data), dtype=torch.uint8
+        )
+        items = [(_objects.name_of(0), _objects.KIND, _library.U8, (piece.size,), piece)]
+        for name, kind, number, tensor in tensors:
+            piece = arena.take(tensor.numel() * tensor.itemsize)
+            piece.tensor(tensor.dtype, tensor.shape).copy_(tensor)
+            items.append((name, kind, number, tuple(tensor.shape), piece))
+        for name, kind, number, shape, piece in items:
+            first = [0] * len(shape)
+            handle.add(name, kind, number, shape, first, list(shape), piece)
+        handle.open()
+        handle.save(step, {})
+        handle.close()
+
     def test_a_head_that_says_nonsense_is_damage(self):
         os.mkdir(self.run_dir)
         for step, head in enumerate(
@@ -224,25 +245,55 @@ class OneProcessTest(unittest.TestCase):
                                 "tensors": {"x": {"dtype": "float32", "shape": [3]}}}},
                 {"checkpoint": {"format": 1, "objects_of": {}, "planner_data": None,
                                 "tensors": {"x": {"dtype": "save", "shape": [3]}}}},
+                *({"checkpoint": {"format": 1, "objects_of": {"x": rank},
+                                  "planner_data": None, "tensors": {}}}
+                  for rank in (None, -1, True, "0", [0])),
             ),
             start=1,
         ):
-            data = _objects.pack({}, head)
-            handle = _handle.Handle(self.run_dir, {}, _ranks.Alone(), _meeting.Single())
-            piece = _memory.Arena().take(_objects.room_for(len(data)))
-            piece.flat()[: len(data)] = torch.frombuffer(
-                bytearray(data), dtype=torch.uint8
-            )
-            length = [piece.size]
-            handle.add(_objects.name_of(0), _objects.KIND, _library.U8, length, [0],
-                       length, piece)
-            handle.open()
-            handle.save(step, {})
-            handle.close()
+            self.save_with_head(step, head)
             with self.assertRaises(HoldfastError) as caught:
                 reader.Checkpoint(f"{self.run_dir}@{step}")
             self.assertIn(caught.exception.code, ("DATA_LOSS", "FAILED_PRECONDITION"))
             self.assertIn(self.run_dir, str(caught.exception))
+
+    def test_a_head_that_says_more_than_is_stored_is_damage(self):
+        """Whose elements would be read into a larger tensor, or to other places, with
+        what was in that memory before in between."""
+        os.mkdir(self.run_dir)
+        stored = torch.arange(24.0).reshape(4, 6)
+        good = {"dtype": "float32", "shape": [4, 6]}
+        deep = {"dtype": "float32", "shape": [4, 3, 2], "folds": [[0], [1, 2]]}
+        bad = (
+            {"shape": [4, 6, 9], "folds": [[0], [1]]},  # a dimension of no group
+            {"shape": [4, 6], "folds": [[0], [1], []]},
+            {"shape": [4, 6], "folds": [[0], [1], [0]]},
+            {"shape": [6, 4], "folds": [[1], [0]]},
+            {"shape": [4, 6, 6], "folds": [[0], [2]]},
+            {"shape": [4, 6], "folds": [[0], [-1]]},
+            {"shape": [4, -3, -2], "folds": [[0], [1, 2]]},
+            {"shape": [4.0, 6]},
+            {"shape": [4, 6], "folds": [[False], [True]]},
+            {"shape": [4, 6], "folds": {}},
+            {"shape": {"4": 6}},
+            {"shape": [0, 1 << 70]},
+        )
+        entries = [good, deep, *({"dtype": "float32", **entry} for entry in bad)]
+        for step, entry in enumerate(entries, start=1):
+            head = {"format": 1, "objects_of": {}, "planner_data": None,
+                    "tensors": {"x": entry}}  # fmt: skip
+            self.save_with_head(
+                step, {"checkpoint": head}, ("x", _items.KIND, _library.F32, stored)
+            )
+            name = f"{self.run_dir}@{step}"
+            if entry is good or entry is deep:
+                found = reader.Checkpoint(name).tensor("x")
+                self.assertTrue(torch.equal(found, stored.reshape(entry["shape"])))
+                continue
+            with self.assertRaises(HoldfastError, msg=entry) as caught:
+                reader.Checkpoint(name).tensor("x")
+            self.assertEqual(caught.exception.code, "DATA_LOSS", entry)
+            self.assertIn("tensor 'x'", str(caught.exception))
 
     # --- conversion
 

@@ -142,6 +142,27 @@ class Item:
         return self._in_bytes(first, scalar=0), self._in_bytes(count, scalar=1)
 
 
+def item_of_entry(fqn, dtype, shape, folds=None):
+    """The tensor that a head describes. ValueError: that is none.
+
+    Boxes of the item are computed from these numbers, and a read fills as many bytes
+    as its box has, so groups must be all dimensions, each once and in order.
+    """
+    numbers = isinstance(shape, list) and all(type(n) is int for n in shape)
+    if not numbers or not all(0 <= n < 1 << 63 for n in shape):
+        raise ValueError(f"tensor {fqn!r}: {shape!r} is no shape")
+    if folds is not None:
+        lists = isinstance(folds, list) and all(
+            isinstance(fold, list) and fold for fold in folds
+        )
+        flat = [d for fold in folds for d in fold] if lists else None
+        if flat != list(range(len(shape))) or any(type(d) is not int for d in flat):
+            raise ValueError(
+                f"tensor {fqn!r}: {folds!r} are no groups of the dimensions of {shape}"
+            )
+    return Item.of(fqn, dtype, shape, folds)
+
+
 def item_of_stored(name, kind, number, shape):
     """The tensor that a stored item is, where nothing else says so: of a checkpoint
     that was not saved here. None for a kind of bytes that this torch does not know."""

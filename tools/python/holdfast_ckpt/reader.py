@@ -20,7 +20,6 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from . import _ids, _items, _library, _objects
-from ._items import Item
 from ._library import HoldfastError
 from ._survey import FORMAT
 
@@ -86,6 +85,9 @@ class Checkpoint:
                 f"reading {self.path}: it was saved in the format {found!r} of "
                 f"holdfast_ckpt, this one reads {FORMAT}; use a newer package",
             )
+        for name, rank in head["objects_of"].items():
+            if type(rank) is not int or rank < 0:
+                raise ValueError(f"object {name!r} is said to be of rank {rank!r}")
         self.objects_of = head["objects_of"]
         if head["planner_data"] is not None:
             self.planner_data = {
@@ -99,7 +101,9 @@ class Checkpoint:
                     f"reading {self.path}: tensor {name!r} has the dtype "
                     f"{entry['dtype']}, which torch {torch.__version__} does not know",
                 )
-            item = Item.of(name, dtype, entry["shape"], entry.get("folds"))
+            item = _items.item_of_entry(
+                name, dtype, entry["shape"], entry.get("folds")
+            )
             self.tensors[name] = item
             if 0 in item.shape:
                 continue
