@@ -59,6 +59,11 @@ class StateSource {
   // The items' logical digests as the source has recorded them, in the order of
   // items(); empty: it has none. A conversion compares its own with them.
   virtual std::span<const Digest128> recorded_digests() const { return {}; }
+  // False: it has none for this item, though it has some; what it says there is
+  // not compared.
+  virtual bool records_digest_of(ItemIndex) const {
+    return !recorded_digests().empty();
+  }
 
   // Read from files so far. Any thread.
   virtual uint64_t bytes_read() const { return 0; }

@@ -1,30 +1,25 @@
-// tools/convert/hdf5_archive.cc: what an archive means. Nothing here knows the
-// HDF5 library (hdf5_file.h).
+// tools/convert/hdf5_archive.cc: what an archive means, read as a state.
+// Nothing here knows the HDF5 library (hdf5_file.h).
 
 #include "tools/convert/hdf5_archive.h"
 
-#include <unistd.h>
-
-#include <algorithm>
+#include <array>
 #include <atomic>
-#include <cerrno>
 #include <charconv>
-#include <cstring>
 #include <filesystem>
-#include <future>
+#include <map>
 #include <memory>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "ckpt/base/aligned_buffer.h"
 #include "ckpt/base/status_macros.h"
-#include "ckpt/convert/checkpoint_source.h"
 #include "ckpt/format/digest.h"
 #include "ckpt/layout/box.h"
 #include "tools/convert/foreign_files.h"
 #include "tools/convert/hdf5_file.h"
-#include "tools/convert/partial_file.h"
 #include "tools/convert/train_target.h"
 #include "trainer/resume_state.h"
 
@@ -35,235 +30,19 @@ using ckpt::Digest128;
 using ckpt::ItemSpec;
 using ckpt::WantedRun;
 
-constexpr char kFormat[] = "holdfast archive 1";
-constexpr char kAbout[] =
-    "The whole state of a training run. /state/TENSOR/KIND is one array of it; "
-    "its attribute dtype says what the numbers are. HDF5 has no bfloat16: such "
-    "an array is uint16, the upper 16 bits of a float32, so that in numpy "
-    "(d[:].astype('u4') << 16).view('f4') are its values. /attributes has "
-    "everything that is no array: the step, the place in the data, the "
-    "configuration (.config).";
-// Two of them: one is filled while the other is written.
-constexpr size_t kBufferBytes = size_t{16} << 20;
-
-// --- Out -------------------------------------------------------------------
-
-// Elements of an item that are filled and written at once.
-struct Piece {
-  size_t item = 0;
-  int64_t first = 0;
-  int64_t count = 0;
-  size_t offset = 0;  // in the buffer
-  size_t bytes = 0;
-};
-
-struct Written {
-  absl::Status status;
-  std::vector<Digest128> digests;  // of the pieces
-};
-
-class Export {
- public:
-  Export(ckpt::StateSource* source, const ExportRequest& request)
-      : source_(source), request_(request), items_(source->items()) {}
-
-  absl::StatusOr<ExportReport> Run() {
-    if (!request_.dtype.empty()) {
-      return absl::InvalidArgumentError(
-          "--dtype: an archive keeps every tensor in the type that it has");
-    }
-    for (const ItemSpec& item : items_) {
-      total_ += ckpt::BytesOf(item, ckpt::WholeBox(item.shape).elements());
-    }
-    HF_ASSIGN_OR_RETURN(PartialFile file,
-                        PartialFile::Create(request_.out, total_));
-    fd_ = file.fd();
-    HF_ASSIGN_OR_RETURN(writer_, Hdf5Writer::Create(file.path()));
-    HF_RETURN_IF_ERROR(Describe());
-    for (const ItemSpec& item : items_) {
-      HF_ASSIGN_OR_RETURN(const uint64_t offset, writer_->AddTensor(item));
-      offsets_.push_back(offset);
-    }
-    digests_.resize(items_.size());
-    HF_RETURN_IF_ERROR(WriteTensors());
-    HF_RETURN_IF_ERROR(CompareDigests());
-    for (size_t i = 0; i < items_.size(); ++i) {
-      HF_RETURN_IF_ERROR(
-          writer_->SetDigest(items_[i], ckpt::ToHex(digests_[i])));
-    }
-    HF_RETURN_IF_ERROR(writer_->AddFact(
-        "digest", ckpt::ToHex(ckpt::DigestOfState(items_, digests_,
-                                                  source_->attributes()))));
-    HF_RETURN_IF_ERROR(writer_->Close());
-    HF_RETURN_IF_ERROR(file.Publish());
-    ExportReport report;
-    report.files = {std::filesystem::path(request_.out).filename()};
-    report.tensors = items_.size();
-    report.bytes = total_;
-    return report;
-  }
-
- private:
-  absl::Status Describe() {
-    HF_RETURN_IF_ERROR(writer_->AddFact("format", kFormat));
-    HF_RETURN_IF_ERROR(writer_->AddFact("about", kAbout));
-    const auto* const checkpoint =
-        dynamic_cast<const ckpt::CheckpointSource*>(source_);
-    if (checkpoint != nullptr) {
-      const ckpt::Manifest& manifest = checkpoint->manifest();
-      HF_RETURN_IF_ERROR(writer_->AddFact("step", manifest.id.step));
-      HF_RETURN_IF_ERROR(
-          writer_->AddFact("checkpoint", ckpt::ToString(manifest.id)));
-      HF_RETURN_IF_ERROR(
-          writer_->AddFact("run_id", ckpt::ToHex(manifest.run_id)));
-      HF_RETURN_IF_ERROR(writer_->AddFact(
-          "parent", manifest.parent ? ckpt::ToString(*manifest.parent) : ""));
-      HF_RETURN_IF_ERROR(writer_->AddFact("layout", manifest.layout));
-      HF_RETURN_IF_ERROR(
-          writer_->AddFact("world", static_cast<int64_t>(manifest.world)));
-      HF_RETURN_IF_ERROR(
-          writer_->AddFact("time_unix_ms", manifest.time_unix_ms));
-    }
-    for (const auto& [name, value] : source_->attributes()) {
-      HF_RETURN_IF_ERROR(writer_->AddAttribute(name, value));
-    }
-    return absl::OkStatus();
-  }
-
-  // The next pieces that fit into a buffer; none after the last.
-  std::vector<Piece> NextPieces() {
-    std::vector<Piece> pieces;
-    size_t used = 0;
-    while (item_ < items_.size() && used < kBufferBytes) {
-      const ItemSpec& item = items_[item_];
-      const int64_t elements = ckpt::WholeBox(item.shape).elements();
-      const auto size = static_cast<size_t>(ckpt::SizeOf(item.dtype));
-      const auto room = static_cast<int64_t>((kBufferBytes - used) / size);
-      const int64_t count = std::min(elements - element_, room);
-      if (count <= 0 && elements > 0) break;
-      pieces.push_back({item_, element_, count, used, count * size});
-      used += count * size;
-      element_ += count;
-      if (element_ == elements) {
-        ++item_;
-        element_ = 0;
-      }
-    }
-    return pieces;
-  }
-
-  absl::Status Fill(const std::vector<Piece>& pieces,
-                    std::span<std::byte> buffer) {
-    std::vector<WantedRun> wants;
-    for (const Piece& piece : pieces) {
-      wants.push_back({static_cast<ckpt::ItemIndex>(piece.item),
-                       ckpt::WholeBox(items_[piece.item].shape), piece.first,
-                       piece.count, buffer.subspan(piece.offset, piece.bytes)});
-    }
-    return source_->Fill(wants);
-  }
-
-  Written Write(const std::vector<Piece>& pieces,
-                std::span<const std::byte> buffer) const {
-    Written written;
-    for (const Piece& piece : pieces) {
-      const ItemSpec& item = items_[piece.item];
-      auto bytes = buffer.subspan(piece.offset, piece.bytes);
-      written.digests.push_back(ckpt::DigestRun(
-          item, ckpt::WholeBox(item.shape), piece.first, piece.count, bytes));
-      uint64_t at =
-          offsets_[piece.item] + piece.first * ckpt::SizeOf(item.dtype);
-      while (!bytes.empty()) {
-        const ssize_t wrote =
-            ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(at));
-        if (wrote < 0 && errno == EINTR) continue;
-        if (wrote <= 0) {
-          const std::string message =
-              absl::StrFormat("writing %s: %s", request_.out,
-                              std::strerror(wrote < 0 ? errno : EIO));
-          written.status = errno == ENOSPC || errno == EDQUOT
-                               ? absl::ResourceExhaustedError(message)
-                               : absl::UnavailableError(message);
-          return written;
-        }
-        bytes = bytes.subspan(static_cast<size_t>(wrote));
-        at += static_cast<uint64_t>(wrote);
-      }
-    }
-    return written;
-  }
-
-  absl::Status Take(const std::vector<Piece>& pieces, Written written) {
-    HF_RETURN_IF_ERROR(written.status);
-    for (size_t i = 0; i < pieces.size(); ++i) {
-      digests_[pieces[i].item] += written.digests[i];
-      done_ += pieces[i].bytes;
-    }
-    if (request_.on_progress) request_.on_progress(done_, total_);
-    return absl::OkStatus();
-  }
-
-  absl::Status WriteTensors() {
-    ckpt::AlignedBuffer buffers[2] = {ckpt::AlignedBuffer(kBufferBytes),
-                                      ckpt::AlignedBuffer(kBufferBytes)};
-    std::vector<Piece> flying;
-    std::future<Written> writing;
-    for (size_t turn = 0;; ++turn) {
-      const std::span<std::byte> buffer = buffers[turn % 2].span();
-      std::vector<Piece> pieces = NextPieces();
-      const absl::Status filled = Fill(pieces, buffer);
-      // Also when that failed: it uses the other buffer.
-      if (writing.valid()) HF_RETURN_IF_ERROR(Take(flying, writing.get()));
-      HF_RETURN_IF_ERROR(filled);
-      if (pieces.empty()) return absl::OkStatus();
-      flying = std::move(pieces);
-      writing = std::async(std::launch::async, [this, &flying, buffer] {
-        return Write(flying, buffer);
-      });
-    }
-  }
-
-  absl::Status CompareDigests() {
-    const std::span<const Digest128> recorded = source_->recorded_digests();
-    for (size_t i = 0; i < recorded.size(); ++i) {
-      if (recorded[i] == digests_[i]) continue;
-      return absl::DataLossError(absl::StrFormat(
-          "%s of '%s': the bytes that were read have logical digest %s, the "
-          "source records %s; %s was not made",
-          items_[i].kind, items_[i].name, ckpt::ToHex(digests_[i]),
-          ckpt::ToHex(recorded[i]), request_.out));
-    }
-    return absl::OkStatus();
-  }
-
-  ckpt::StateSource* const source_;
-  const ExportRequest& request_;
-  const std::vector<ItemSpec>& items_;
-  std::unique_ptr<Hdf5Writer> writer_;
-  int fd_ = -1;
-  std::vector<uint64_t> offsets_;
-  std::vector<Digest128> digests_;
-  uint64_t total_ = 0;
-  uint64_t done_ = 0;
-  size_t item_ = 0;      // of the next piece
-  int64_t element_ = 0;  // its first element
-};
-
-// --- In --------------------------------------------------------------------
-
 class Hdf5Source final : public ckpt::StateSource {
  public:
   Hdf5Source(ForeignFile file, Hdf5Contents contents)
       : file_(std::move(file)), attributes_(std::move(contents.attributes)) {
-    bool all = true;
+    bool any = false;
     for (Hdf5Tensor& tensor : contents.tensors) {
-      const auto digest = ckpt::ParseDigest(tensor.digest);
-      all &= digest.ok();
-      if (digest.ok()) digests_.push_back(*digest);
+      any |= tensor.digest.has_value();
+      has_digest_.push_back(tensor.digest.has_value());
+      digests_.push_back(tensor.digest.value_or(Digest128{}));
       offsets_.push_back(tensor.offset);
       items_.push_back(std::move(tensor.item));
     }
-    if (!all) digests_.clear();
+    if (!any) digests_.clear();
   }
 
   const std::vector<ItemSpec>& items() const override { return items_; }
@@ -275,6 +54,9 @@ class Hdf5Source final : public ckpt::StateSource {
   std::string identity() const override { return "hdf5 " + file_.identity(); }
   std::span<const Digest128> recorded_digests() const override {
     return digests_;
+  }
+  bool records_digest_of(ckpt::ItemIndex item) const override {
+    return has_digest_[item];
   }
   uint64_t bytes_read() const override { return bytes_read_; }
 
@@ -329,6 +111,7 @@ class Hdf5Source final : public ckpt::StateSource {
   std::vector<ItemSpec> items_;
   std::vector<uint64_t> offsets_;
   std::vector<Digest128> digests_;
+  std::vector<bool> has_digest_;
   std::atomic<uint64_t> bytes_read_ = 0;
 };
 
@@ -356,6 +139,50 @@ absl::StatusOr<int64_t> StepOf(const Hdf5Contents& contents,
   return step;
 }
 
+// What is not compared with a digest, for the user.
+std::string UncomparedText(const ckpt::StateSource& source) {
+  constexpr size_t kNamedMax = 3;
+  const std::vector<ItemSpec>& items = source.items();
+  std::string names;
+  size_t without = 0;
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (source.records_digest_of(static_cast<ckpt::ItemIndex>(i))) continue;
+    if (++without > kNamedMax) continue;
+    absl::StrAppendFormat(&names, "%s'%s' (%s)", without > 1 ? ", " : "",
+                          items[i].name, items[i].kind);
+  }
+  if (without == 0) return "";
+  if (without == items.size()) {
+    return "no tensor has a digest: their bytes are taken as they are";
+  }
+  return absl::StrFormat(
+      "%d of %d tensors have no digest, their bytes are taken as they are: "
+      "%s%s",
+      without, items.size(), names, without > kNamedMax ? ", ..." : "");
+}
+
+// Attributes have no digest of their own, but the whole state has one, which
+// says whether they and the tensors' digests are those of the export.
+absl::Status CheckWholeDigest(const std::map<std::string, std::string>& facts,
+                              const ckpt::StateSource& source,
+                              const std::string& path) {
+  const auto fact = facts.find("digest");
+  if (fact == facts.end()) return absl::OkStatus();
+  for (size_t i = 0; i < source.items().size(); ++i) {
+    if (!source.records_digest_of(static_cast<ckpt::ItemIndex>(i))) {
+      return absl::OkStatus();  // said by UncomparedText
+    }
+  }
+  const std::string found = ckpt::ToHex(ckpt::DigestOfState(
+      source.items(), source.recorded_digests(), source.attributes()));
+  if (found == fact->second) return absl::OkStatus();
+  return absl::DataLossError(absl::StrFormat(
+      "%s: its attribute digest is '%s', what is in /attributes and the "
+      "tensors' digests have %s: something was changed. If that was meant, "
+      "remove the attribute",
+      path, fact->second, found));
+}
+
 // The decoder, when the state is one's: its configuration says which, and the
 // items are all of its.
 void FindModel(const ckpt::StateSource& source, ImportedState* state) {
@@ -375,11 +202,6 @@ void FindModel(const ckpt::StateSource& source, ImportedState* state) {
 
 }  // namespace
 
-absl::StatusOr<ExportReport> WriteHdf5(ckpt::StateSource* source,
-                                       const ExportRequest& request) {
-  return Export(source, request).Run();
-}
-
 absl::StatusOr<ImportedState> OpenHdf5(const ImportRequest& request) {
   if (!request.model_file.empty() || !request.ignore.empty()) {
     return absl::InvalidArgumentError(
@@ -393,10 +215,10 @@ absl::StatusOr<ImportedState> OpenHdf5(const ImportRequest& request) {
   HF_ASSIGN_OR_RETURN(ForeignFile file, directory.OpenFile(path.filename()));
   HF_ASSIGN_OR_RETURN(Hdf5Contents contents, ReadHdf5(file.fd(), request.from));
   const auto format = contents.facts.find("format");
-  if (format != contents.facts.end() && format->second != kFormat) {
+  if (format != contents.facts.end() && format->second != kHdf5Format) {
     return absl::FailedPreconditionError(
         absl::StrFormat("%s has format '%s'; this program reads '%s'",
-                        request.from, format->second, kFormat));
+                        request.from, format->second, kHdf5Format));
   }
   if (contents.tensors.empty()) {
     return absl::InvalidArgumentError(
@@ -404,11 +226,12 @@ absl::StatusOr<ImportedState> OpenHdf5(const ImportRequest& request) {
   }
   ImportedState state;
   HF_ASSIGN_OR_RETURN(state.step, StepOf(contents, request.from));
+  std::map<std::string, std::string> facts = std::move(contents.facts);
   auto source =
       std::make_unique<Hdf5Source>(std::move(file), std::move(contents));
-  if (source->recorded_digests().empty()) {
-    state.notes.push_back(
-        "not every tensor has a digest: its bytes are taken as they are");
+  HF_RETURN_IF_ERROR(CheckWholeDigest(facts, *source, request.from));
+  if (std::string text = UncomparedText(*source); !text.empty()) {
+    state.notes.push_back(std::move(text));
   }
   FindModel(*source, &state);
   state.source = std::move(source);

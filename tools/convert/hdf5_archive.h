@@ -25,7 +25,10 @@
 //
 // Out: streaming, in 32 MiB, digests computed on the way and compared with the
 // checkpoint's; the file appears whole and synced, or not at all. In: only what
-// is above; a file's own digests are compared by whoever writes the checkpoint.
+// is above; a tensor's own digest is compared by whoever writes the checkpoint,
+// and the root's says that /attributes (but for those of the run, which begin
+// with a dot) and digests are the export's. Who has changed a tensor on purpose
+// removes its digest: it alone is then not compared, which a note says.
 
 #ifndef HOLDFAST_TOOLS_CONVERT_HDF5_ARCHIVE_H_
 #define HOLDFAST_TOOLS_CONVERT_HDF5_ARCHIVE_H_
@@ -35,6 +38,8 @@
 #include "tools/convert/formats.h"
 
 namespace holdfast::tools {
+
+inline constexpr char kHdf5Format[] = "holdfast archive 1";
 
 // kInvalidArgument: the file is not whole, hostile, or has something that a
 // checkpoint cannot have; names the place. kNotFound: no such file, or no

@@ -350,8 +350,16 @@ absl::StatusOr<Hdf5Tensor> ReadTensor(hid_t dataset, const std::string& path,
   if (H5Aexists(dataset, kTypeName) > 0) {
     named = TakeText(dataset, kTypeName, &left).value_or("?");
   }
-  if (H5Aexists(dataset, kDigestName) > 0) {
-    tensor.digest = TakeText(dataset, kDigestName, &left).value_or("?");
+  const htri_t has_digest = H5Aexists(dataset, kDigestName);
+  if (has_digest != 0) {
+    const auto text = TakeText(dataset, kDigestName, &left);
+    const auto digest = ckpt::ParseDigest(text.value_or(""));
+    if (!digest.ok()) {
+      return Bad(path, absl::StrFormat("%s: its digest is '%s'; 32 hexadecimal "
+                                       "digits or no such attribute: expected",
+                                       of, text.value_or("not readable")));
+    }
+    tensor.digest = *digest;
   }
   Id type(H5Dget_type(dataset));
   const DType* const found =

@@ -9,7 +9,8 @@
 // A foreign file is refused with kInvalidArgument when it has a link that is no
 // hard link, external storage, a filter, a virtual, chunked or compact dataset,
 // a type that we have not, more dimensions or elements than a checkpoint may
-// have, bytes beyond the file's end, or a user block. Plugins are not loaded.
+// have, bytes beyond the file's end, a digest that is none, or a user block.
+// Plugins are not loaded.
 //
 // Thread: one at a time in the whole process; the library is not thread-safe.
 
@@ -19,18 +20,20 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "ckpt/format/digest.h"
 #include "ckpt/layout/holding.h"
 
 namespace holdfast::tools {
 
 struct Hdf5Tensor {
   ckpt::ItemSpec item;
-  std::string digest;   // 32 hexadecimal digits; "" for none
+  std::optional<ckpt::Digest128> digest;
   uint64_t offset = 0;  // of its first byte in the file
 };
 
