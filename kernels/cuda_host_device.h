@@ -1,0 +1,16 @@
+// kernels/cuda_host_device.h: marks a function that a GPU may call too.
+//
+// Code marked so is plain C++ for g++, whose tests run it on the host, and is
+// compiled for both sides by nvcc. It calls only what is marked so itself, what
+// is a builtin, or what both sides have (kernels/cuda_math.h).
+
+#ifndef HOLDFAST_KERNELS_CUDA_HOST_DEVICE_H_
+#define HOLDFAST_KERNELS_CUDA_HOST_DEVICE_H_
+
+#ifdef __CUDACC__
+#define HF_HOST_DEVICE __host__ __device__
+#else
+#define HF_HOST_DEVICE
+#endif
+
+#endif  // HOLDFAST_KERNELS_CUDA_HOST_DEVICE_H_
