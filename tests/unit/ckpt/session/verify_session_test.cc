@@ -2,13 +2,18 @@
 
 #include "ckpt/session/verify_session.h"
 
+#include <atomic>
+#include <filesystem>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <vector>
 
+#include "ckpt/storage/open_storage.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/start_fixture.h"
+#include "tests/support/temp_dir.h"
 
 namespace holdfast::ckpt {
 namespace {
@@ -180,6 +185,69 @@ TEST_P(VerifySessionTest, ACodedCheckpointIsSmallerAndSaysSo) {
     const uint64_t plain = file.data_end() + file.index_bytes() + 4096;
     EXPECT_EQ(file.bytes < plain, coded);
   }
+}
+
+// As `ckptctl verify` does it; ThreadSanitizer watches.
+TEST(VerifyThreadsTest, ThreadsWithAStorageEachFindTheSame) {
+  tests::TempDir dir(tests::MemoryFolder());
+  const auto open = [&dir] {
+    auto storage = OpenStorage({.location = dir.path()});
+    HF_CHECK(storage.ok(), "%s", storage.status().ToString());
+    return *std::move(storage);
+  };
+  tests::CheckpointSpec spec;
+  spec.run_id = tests::kTestRun;
+  spec.id = k300;
+  spec.seed = 7;
+  const auto manifest =
+      tests::WriteShards(*open(), *tests::SmallLayout(2, 1, 2), spec, "saved");
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+
+  constexpr int kThreads = 4;
+  const auto verify = [&] {
+    VerifyParts parts(&*manifest, /*part_bytes=*/16384);
+    std::vector<VerifyOutcome> found(kThreads);
+    std::vector<std::atomic<uint64_t>> read(kThreads);
+    std::vector<std::thread> threads;
+    for (int i = 0; i < kThreads; ++i) {
+      threads.emplace_back([&, i] {
+        const std::unique_ptr<Storage> storage = open();
+        SessionEnv env;
+        env.storage = storage.get();
+        env.clock = &RealClock();
+        env.space = 5;
+        env.ops_max = 4;
+        UnitReaderOptions options;
+        options.read_bytes_max = kUnitBytesMax;
+        VerifySession session(env, "saved", &*manifest, /*hash=*/true, options,
+                              &parts);
+        while (true) {
+          session.Poll();
+          if (session.done()) break;
+          Completion answer;
+          if (storage->Poll({&answer, 1}) > 0) {
+            session.OnCompletion(answer);
+          } else {
+            storage->WaitForCompletion(/*wait_ms=*/10);
+          }
+          read[i].store(session.progress().bytes_done,
+                        std::memory_order_relaxed);
+        }
+        found[i] = session.outcome();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return MergeVerified(*manifest, /*hash=*/true, found);
+  };
+  const VerifyOutcome whole = verify();
+  EXPECT_TRUE(whole.status.ok()) << whole.status;
+  EXPECT_EQ(whole.item_digests, manifest->item_digests);
+  // All of a file is dropped by whoever finds it damaged, under the others.
+  std::filesystem::resize_file(dir.path() + "/saved/shard-00002.hf", 8192);
+  const VerifyOutcome damaged = verify();
+  EXPECT_TRUE(absl::IsDataLoss(damaged.status)) << damaged.status;
+  ASSERT_FALSE(damaged.damage.empty());
+  for (const UnitDamage& damage : damaged.damage) EXPECT_EQ(damage.file, 2);
 }
 
 INSTANTIATE_TEST_SUITE_P(Plain, VerifySessionTest, testing::Values(-1));
