@@ -78,6 +78,21 @@ struct DoctorOptions {
 };
 int RunDoctor(const DoctorOptions& options);
 
+// The links of a job, measured before they are relied on; one rank of it.
+struct LinksOptions {
+  int tp = 1;
+  int pp = 1;                     // dp is what is left.
+  std::string message = "16MiB";  // Sizes as ParseBytes reads them.
+  std::string sum = "64MiB";
+  int repeats = 5;
+  double round_timeout_s = 120;
+  // What is asked, in GB/s and microseconds; 0: nothing.
+  double inside_gb_per_s = 0, across_gb_per_s = 0;
+  double inside_us = 0, across_us = 0;
+  bool json = false;
+};
+int RunLinks(const LinksOptions& options);
+
 }  // namespace holdfast::tools
 
 #endif  // HOLDFAST_TOOLS_HOLDFAST_COMMANDS_H_

@@ -101,6 +101,8 @@ LaunchVerdict JudgeLaunch(int ranks, std::span<const RankEnd> ends,
 
 std::string NextAction(int exit_code) {
   switch (exit_code) {
+    case trainer::kExitDifferent:
+      return "nothing broke: what was asked for was not found, see above";
     case trainer::kExitUsage:
       return "correct the command line (--help shows it)";
     case trainer::kExitDataLoss:

@@ -255,6 +255,62 @@ Command AddDoctor(CLI::App& app) {
   return MakeCommand(parser, options, &RunDoctor);
 }
 
+Command AddLinks(CLI::App& app) {
+  auto options = std::make_shared<LinksOptions>();
+  CLI::App* parser = app.add_subcommand(
+      "links",
+      "bandwidth and latency between the ranks of a layout, and who is slow");
+  const auto count = [&](const char* name, int& value, const char* what) {
+    parser->add_option(name, value, what)
+        ->check(CLI::Range(1, 1 << 20).description(""))
+        ->type_name("N");
+  };
+  count("--tp", options->tp, "ranks that share each layer; the default is 1");
+  count("--pp", options->pp,
+        "pipeline stages; the default is 1. DP is the rest of the ranks");
+  parser
+      ->add_option("--message", options->message,
+                   "bytes of a message; the default is 16MiB")
+      ->type_name("SIZE");
+  parser
+      ->add_option("--sum", options->sum,
+                   "bytes of an all-reduce; the default is 64MiB")
+      ->type_name("SIZE");
+  count("--repeats", options->repeats,
+        "of which the median counts; the default is 5");
+  const auto figure = [&](const char* name, double& value, const char* what,
+                          const char* unit) {
+    parser->add_option(name, value, what)
+        ->check(CLI::PositiveNumber.description(""))
+        ->type_name(unit);
+  };
+  figure("--round-timeout", options->round_timeout_s,
+         "a round that takes longer ends the job, which names who is waited "
+         "for; the default is 120",
+         "S");
+  figure("--expect-inside", options->inside_gb_per_s, "of a pair on one host",
+         "GB/s");
+  figure("--expect-across", options->across_gb_per_s, "of a pair on two hosts",
+         "GB/s");
+  figure("--expect-inside-latency", options->inside_us,
+         "at most, of a pair on one host", "US");
+  figure("--expect-across-latency", options->across_us,
+         "at most, of a pair on two hosts", "US");
+  AddJson(parser, options->json);
+  parser->footer(
+      "Every pair that training would use exchanges messages, as many at a "
+      "time as no\nrank is in twice. A pair is slow when it misses what is "
+      "expected; where nothing is,\nwhen it has less than half the bandwidth, "
+      "or more than twice the latency, of the\nmedian of its kind.\n"
+      "Exit: 0 as expected, 1 a pair misses what was expected, 64 usage, 74 a "
+      "rank did\nnot answer, 78 the ranks do not fit the layout.\n"
+      "Examples:\n"
+      "  mpirun -n 64 holdfast links --tp 8 --pp 4 --expect-inside 100 "
+      "--expect-across 20\n"
+      "  holdfast launch -n 4 -- links --tp 2");
+  return MakeCommand(parser, options, &RunLinks);
+}
+
 int Main(int argc, char** argv) {
   std::vector<std::string> rest;
   if (argc > 1 && std::string(argv[1]) == "launch") {
@@ -269,7 +325,8 @@ int Main(int argc, char** argv) {
       "another layout.",
       "holdfast");
   app.footer(
-      "Exit: 0 finished, 64 usage, 65 data loss, 66 no checkpoint, 70 our own "
+      "Exit: 0 finished, 1 `links` found a slow pair, 64 usage, 65 data loss, "
+      "66 no checkpoint, 70 our own "
       "bug,\n74 I/O, 75 saved and asks to be started again, 76 no progress "
       "since the last\nstart, 78 configuration or disagreement, 128 + n by "
       "signal n.");
@@ -282,6 +339,7 @@ int Main(int argc, char** argv) {
                             AddLaunch(app, rest),
                             AddDrill(app),
                             AddDoctor(app),
+                            AddLinks(app),
                         },
                         argc, argv);
 }

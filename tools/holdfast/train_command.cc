@@ -1,10 +1,7 @@
 // tools/holdfast/train_command.cc: one rank of a job, as a process.
 
-#include <unistd.h>
-
 #include <atomic>
 #include <cstdint>
-#include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -16,6 +13,7 @@
 #include "ckpt/base/log.h"
 #include "tools/holdfast/child_process.h"
 #include "tools/holdfast/commands.h"
+#include "tools/holdfast/rank_process.h"
 #include "trainer/fault/exit_codes.h"
 #include "trainer/fault/failure_report.h"
 #include "trainer/fault/heartbeat.h"
@@ -27,9 +25,6 @@
 
 namespace holdfast::tools {
 namespace {
-
-// Ranks of a large job start minutes apart.
-constexpr absl::Duration kJoinTimeout = absl::Minutes(10);
 
 // Longer than rank 0 may take to close its checkpointer, retention included
 // (CheckpointerOptions::close_timeout_ms, two minutes), while the others are
@@ -58,21 +53,6 @@ void LeaveReport(const std::string& run_dir, uint32_t incarnation,
   trainer::WriteStatusFile(run_dir, "failed", trainer::kUnknownStep,
                            incarnation, report.exit_code, report.message)
       .IgnoreError();
-}
-
-// Under a watchdog of its own: the job's is told by the job who waits where.
-absl::StatusOr<std::unique_ptr<trainer::Job>> JoinJob(
-    trainer::Heartbeat& heartbeat) {
-  trainer::WatchdogOptions watch;
-  const auto env = trainer::ReadLauncherEnv(
-      [](const char* name) -> const char* { return std::getenv(name); });
-  if (env.ok()) watch.rank = env->rank;
-  char host[256] = "";
-  if (gethostname(host, sizeof(host) - 1) == 0) watch.host = host;
-  const trainer::Watchdog watchdog(heartbeat, std::move(watch));
-  const trainer::Heartbeat::Scope scope(&heartbeat, "joining the job",
-                                        kJoinTimeout);
-  return trainer::OpenJob(&heartbeat);
 }
 
 // As the system has it, for env.json.
@@ -122,15 +102,9 @@ int RunTrain(const TrainOptions& options) {
     return trainer::ExitCodeOf(job.status());
   }
   const int rank = (*job)->rank();
-  // Rank 0 speaks for all; the others are heard when something is wrong.
-  ckpt::InitLog(rank == 0 ? ckpt::LogLevel::kInfo : ckpt::LogLevel::kError, "",
-                rank == 0 ? "" : absl::StrFormat("rank %d", rank))
-      .IgnoreError();
+  InitRankLog(rank);
   std::atomic<uint32_t> incarnation = 0;
-  trainer::WatchdogOptions watch;
-  watch.rank = rank;
-  watch.host = (*job)->HostOf(rank);
-  watch.host_of = [&](int other) { return (*job)->HostOf(other); };
+  trainer::WatchdogOptions watch = WatchOf(**job);
   watch.on_expiry = [&](const trainer::FailureReport& report) {
     if (incarnation == 0) return;
     LeaveReport(options.run, incarnation, report);
