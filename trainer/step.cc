@@ -12,6 +12,7 @@
 #include "kernels/elementwise.h"
 #include "trainer/optim/lr_schedule.h"
 #include "trainer/optim/sharded_adamw.h"
+#include "trainer/parallel/device_mesh.h"
 #include "trainer/parallel/exact_sum.h"
 #include "trainer/parallel/mesh_collectives.h"
 #include "trainer/step_gradients.h"
@@ -54,16 +55,24 @@ class Runner final : public StepRunner, private PipelineClient {
         mesh_(*options.mesh),
         device_(*options.device),
         clock_(*options.clock),
-        stream_(device_.NewStream()),
+        hosted_(options.device_mesh == nullptr ? HostedMesh(mesh_, device_)
+                                               : DeviceMesh{}),
+        device_mesh_(options.device_mesh == nullptr ? hosted_
+                                                    : *options.device_mesh),
         adamw_(options.optim, options.numerics.compute,
                OwnedRuns(*options.layout, plan_.at)) {}
+
+  ~Runner() override {
+    // After an error work may be left, and its memory goes.
+    if (stage_ != nullptr) device_.Sync(stream());
+  }
 
   absl::Status Open();
 
   MemoryPlan memory() const override { return memory_; }
   TrainState& state() override { return *state_; }
   absl::Status Initialise(uint64_t seed) override;
-  absl::Status RefreshWeights() override { return weights_.Run(); }
+  absl::Status RefreshWeights() override;
   absl::StatusOr<StepResult> RunStep(int64_t step, int64_t counting_tokens,
                                      MicrobatchSource& source,
                                      UpdateGate* gate) override;
@@ -78,6 +87,9 @@ class Runner final : public StepRunner, private PipelineClient {
   void BeforeBackward(int64_t microbatch) override;
   void AfterBackward(int64_t microbatch) override;
 
+  // Where all of this rank's work is ordered.
+  kernels::Stream& stream() { return stage_->stream(); }
+
   const LocalJoinPlan::Leaf& LeafOf(int64_t microbatch) const {
     return plan_.local_join
         .leaves[static_cast<size_t>(microbatch / plan_.microbatches_per_leaf)];
@@ -90,14 +102,15 @@ class Runner final : public StepRunner, private PipelineClient {
   MeshCollectives& mesh_;
   kernels::Device& device_;
   const ckpt::Clock& clock_;
-  std::unique_ptr<kernels::Stream> stream_;
+  DeviceMesh hosted_;  // Where the owner gave none.
+  DeviceMesh& device_mesh_;
   const ShardedAdamW adamw_;
 
   std::unique_ptr<TrainState> state_;
   std::unique_ptr<Stage> stage_;
   std::unique_ptr<Pipeline> pipeline_;
   std::unique_ptr<GradientExchange> gradients_;
-  WeightExchange weights_;
+  std::unique_ptr<WeightExchange> weights_;
   std::vector<Action> train_actions_;
   MemoryPlan memory_;
 
@@ -114,21 +127,20 @@ class Runner final : public StepRunner, private PipelineClient {
 
 absl::Status Runner::Open() {
   const StepPlan& plan = plan_;
-  const bool staged = plan.stage.staged;
   HF_ASSIGN_OR_RETURN(
       state_, TrainState::Create(plan.tensors, *options_.layout, plan.at,
                                  plan.local_join.slots, device_));
   HF_ASSIGN_OR_RETURN(
       stage_, Stage::Create(plan.stage, state_->StageOffsetsOf(plan.tensors),
                             state_->regions()[ckpt::kWeightRegion].data,
-                            mesh_.tp.get(), device_));
+                            device_mesh_.tp.get(), device_));
   pipeline_ = std::make_unique<Pipeline>(
-      *stage_, mesh_.mesh.pp > 1 ? mesh_.pp.get() : nullptr, plan.stage.slots,
-      clock_);
-  HF_ASSIGN_OR_RETURN(gradients_, GradientExchange::Create(mesh_, *state_, plan,
-                                                           device_, *stream_));
-  HF_ASSIGN_OR_RETURN(weights_, WeightExchange::Create(mesh_, *state_, device_,
-                                                       *stream_, staged));
+      *stage_, mesh_.mesh.pp > 1 ? device_mesh_.pp.get() : nullptr,
+      plan.stage.slots, clock_);
+  HF_ASSIGN_OR_RETURN(
+      gradients_,
+      GradientExchange::Create(device_mesh_, *state_, plan, device_, stream()));
+  weights_ = std::make_unique<WeightExchange>(device_mesh_, *state_, stream());
   train_actions_ = PlanOneForwardOneBackward(
       mesh_.mesh.pp, plan.at.pp, static_cast<int>(plan.microbatches));
   times_.resize(3 * static_cast<size_t>(mesh_.mesh.pp));
@@ -143,14 +155,18 @@ absl::Status Runner::Open() {
   memory_.gradients = static_cast<int64_t>(state_->gradient_buffer(0).bytes);
   memory_.live_sums = (state_->gradient_sets() - 1) * memory_.gradients;
   memory_.activations = stage_->memory().activations;
-  memory_.buffers = stage_->memory().buffers + gradients_->buffer_bytes() +
-                    weights_.buffer_bytes();
+  memory_.buffers = stage_->memory().buffers + gradients_->buffer_bytes();
   return absl::OkStatus();
 }
 
 absl::Status Runner::Initialise(uint64_t seed) {
   HF_RETURN_IF_ERROR(state_->Initialise(options_.model, seed));
   return RefreshWeights();
+}
+
+absl::Status Runner::RefreshWeights() {
+  HF_RETURN_IF_ERROR(weights_->Run());
+  return device_mesh_.dp->Sync(stream());
 }
 
 absl::StatusOr<Stage::Batch> Runner::BatchOf(int64_t microbatch) {
@@ -176,19 +192,17 @@ void Runner::OnLoss(int64_t, double loss_sum) {
 void Runner::BeforeBackward(int64_t microbatch) {
   if (microbatch % plan_.microbatches_per_leaf != 0) return;
   float* const sum = state_->gradients(LeafOf(microbatch).slot);
-  kernels::Zero(*stream_, sum, state_->gradient_elements());
-  device_.Sync(*stream_);
+  kernels::Zero(stream(), sum, state_->gradient_elements());
   stage_->SetGradients(sum);
 }
 
 void Runner::AfterBackward(int64_t microbatch) {
   if ((microbatch + 1) % plan_.microbatches_per_leaf != 0) return;
   for (const Join& join : LeafOf(microbatch).joins) {
-    kernels::Accumulate(*stream_, state_->gradients(join.from),
+    kernels::Accumulate(stream(), state_->gradients(join.from),
                         state_->gradients(join.into),
                         state_->gradient_elements());
   }
-  device_.Sync(*stream_);
 }
 
 absl::StatusOr<StepResult> Runner::RunStep(int64_t step,
@@ -211,7 +225,7 @@ absl::StatusOr<StepResult> Runner::RunStep(int64_t step,
   const absl::Duration reduce_start = clock_.Monotonic();
   HF_RETURN_IF_ERROR(gradients_->Reduce());
   ExactSum squares;
-  gradients_->AddSquares(adamw_.runs(), squares);
+  HF_RETURN_IF_ERROR(gradients_->AddSquares(adamw_.runs(), squares));
   HF_RETURN_IF_ERROR(SumOverRanks<2>(*mesh_.world, {&loss_sum_, &squares}));
   const double norm = std::sqrt(squares.Round());
 
@@ -235,7 +249,9 @@ absl::StatusOr<StepResult> Runner::RunStep(int64_t step,
   } else {
     Update(step, result.lr, ClipScale(options_.optim.clip_norm, norm), gate);
     gather_start = clock_.Monotonic();
-    HF_RETURN_IF_ERROR(weights_.Run());
+    HF_RETURN_IF_ERROR(weights_->Run());
+    // The step is over when the device is through with it: a save may begin.
+    HF_RETURN_IF_ERROR(device_mesh_.dp->Sync(stream()));
   }
   result.reduce_ms = Milliseconds(update_start - reduce_start);
   result.update_ms = Milliseconds(gather_start - update_start);
@@ -260,8 +276,7 @@ void Runner::Update(int64_t step, double lr, float scale, UpdateGate* gate) {
   memory.exp_avg = regions[ckpt::kExpAvgRegion].as<float>();
   memory.exp_avg_sq = regions[ckpt::kExpAvgSqRegion].as<float>();
   memory.gradient = gradients_->owned();
-  adamw_.Update(*stream_, memory, step, lr, scale, gate);
-  device_.Sync(*stream_);
+  adamw_.Update(stream(), memory, step, lr, scale, gate);
 }
 
 absl::Status Runner::ShareTimes(const PipelineTimes& times) {
@@ -313,10 +328,8 @@ absl::StatusOr<std::unique_ptr<StepRunner>> StepRunner::Create(
   HF_CHECK(mesh.mesh == options.layout->mesh(),
            "communicators of %s for a layout of %s", ckpt::ToString(mesh.mesh),
            ckpt::ToString(options.layout->mesh()));
-  const bool staged = !options.device->NewStream()->immediate();
-  HF_ASSIGN_OR_RETURN(
-      StepPlan plan,
-      PlanStep(options, ckpt::RankAt(mesh.mesh, mesh.at), staged));
+  HF_ASSIGN_OR_RETURN(StepPlan plan,
+                      PlanStep(options, ckpt::RankAt(mesh.mesh, mesh.at)));
   auto runner = std::make_unique<Runner>(options, std::move(plan));
   HF_RETURN_IF_ERROR(runner->Open());
   return runner;
@@ -324,9 +337,7 @@ absl::StatusOr<std::unique_ptr<StepRunner>> StepRunner::Create(
 
 absl::StatusOr<MemoryPlan> StepRunner::PlanMemory(const StepOptions& options,
                                                   ckpt::Rank rank) {
-  const bool staged =
-      options.device != nullptr && !options.device->NewStream()->immediate();
-  HF_ASSIGN_OR_RETURN(const StepPlan plan, PlanStep(options, rank, staged));
+  HF_ASSIGN_OR_RETURN(const StepPlan plan, PlanStep(options, rank));
   return plan.memory;
 }
 

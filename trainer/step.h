@@ -44,6 +44,7 @@
 
 namespace holdfast::trainer {
 
+struct DeviceMesh;
 struct MeshCollectives;
 
 // One microbatch: micro_seqs * seq_len entries each, sequence after sequence.
@@ -70,12 +71,14 @@ struct StepOptions {
   OptimConfig optim;        // decay_steps filled in.
   NumericsConfig numerics;  // virtual_dp filled in.
   BatchConfig batch;
-  // All four outlive the runner. `layout` is of BuildTensorTable(model, tp);
-  // its weight dtype is that of numerics.compute.
+  // All outlive the runner. `layout` is of BuildTensorTable(model, tp); its
+  // weight dtype is that of numerics.compute.
   const ckpt::TrainLayout* layout = nullptr;
   MeshCollectives* mesh = nullptr;
   kernels::Device* device = nullptr;
   const ckpt::Clock* clock = nullptr;
+  // How device memory travels; null: by the host, over `mesh`.
+  DeviceMesh* device_mesh = nullptr;
 };
 
 struct StepResult {

@@ -7,7 +7,6 @@
 #include "ckpt/base/check.h"
 #include "ckpt/base/status_macros.h"
 #include "kernels/elementwise.h"
-#include "trainer/parallel/ordered_sum.h"
 #include "trainer/step_weights.h"
 
 namespace holdfast::trainer {
@@ -16,8 +15,8 @@ namespace {
 using ckpt::kBlockElements;
 using kernels::MemorySpace;
 
-constexpr int kTiedGradientTag =
-    3;  // 0, 1: step_pipeline.cc; 2: step_weights.cc
+// 0, 1: step_pipeline.cc; 2: step_weights.cc
+constexpr int kTiedGradientTag = 3;
 
 // Blocks squared by one kernel call.
 constexpr int64_t kSquareBlocks = 4096;
@@ -59,23 +58,21 @@ bool ExchangesTied(const StepPlan& plan, const ckpt::TrainLayout& layout) {
 
 int64_t GradientExchange::BufferBytes(const StepPlan& plan,
                                       const ckpt::TrainLayout& layout) {
-  size_t bytes = GradientReducer::ScratchBytes(plan.owner_join, plan.at.dp);
+  size_t bytes = GradientReducer::ScratchBytes(plan.owner_join, plan.at.dp,
+                                               plan.reduce_limits);
   if (plan.state.tied_head_blocks.count > 0) {
-    bytes += GradientReducer::ScratchBytes(plan.owner_join, plan.at.dp);
+    bytes += GradientReducer::ScratchBytes(plan.owner_join, plan.at.dp,
+                                           plan.reduce_limits);
   }
   if (ExchangesTied(plan, layout) && plan.at.pp == 0) {
     bytes += kTiedChunk * sizeof(float);
   }
   bytes += kSquareBlocks * sizeof(double);
-  if (plan.stage.staged) {
-    bytes += plan.local_join.piece_slots.size() *
-             static_cast<size_t>(plan.state.GradientBytes());
-  }
   return static_cast<int64_t>(bytes);
 }
 
 absl::StatusOr<std::unique_ptr<GradientExchange>> GradientExchange::Create(
-    MeshCollectives& mesh, const TrainState& state, const StepPlan& plan,
+    DeviceMesh& mesh, const TrainState& state, const StepPlan& plan,
     kernels::Device& device, kernels::Stream& stream) {
   auto exchange = std::unique_ptr<GradientExchange>(
       new GradientExchange(mesh, state, device, stream));
@@ -88,33 +85,30 @@ absl::Status GradientExchange::Open(const StepPlan& plan) {
   const TrainStateShape& shape = plan.state;
   const int dp = plan.at.dp;
   for (const int slot : plan.local_join.piece_slots) {
-    HF_ASSIGN_OR_RETURN(
-        Mirror mirror,
-        Mirror::Create(device_, stream_, state_.gradient_buffer(slot),
-                       plan.stage.staged));
-    buffer_bytes_ += mirror.pinned_bytes();
-    pieces_.emplace_back(mirror.as<float>(),
+    pieces_.emplace_back(state_.gradients(slot),
                          static_cast<size_t>(state_.gradient_elements()));
-    mirrors_.push_back(std::move(mirror));
   }
   const auto part = [&](const ElementRange& range) {
     return pieces_[0].subspan(static_cast<size_t>(range.first),
                               static_cast<size_t>(range.count));
   };
+  const size_t scratch_bytes =
+      GradientReducer::ScratchBytes(plan.owner_join, dp, plan.reduce_limits);
   const std::vector<ElementRange> owned = OwnedRanges(layout, plan.at);
-  owned_host_ = part(owned[dp]);
-  owned_ = state_.gradients(plan.local_join.piece_slots[0]) + owned[dp].first;
-  blocks_ =
-      std::make_unique<GradientReducer>(*mesh_.dp, plan.owner_join, owned);
-  buffer_bytes_ +=
-      static_cast<int64_t>(GradientReducer::ScratchBytes(plan.owner_join, dp));
+  owned_share_ = part(owned[dp]);
+  owned_ = owned_share_.data();
+  HF_ASSIGN_OR_RETURN(blocks_,
+                      GradientReducer::Create(*mesh_.dp, plan.owner_join, owned,
+                                              device_, plan.reduce_limits));
+  buffer_bytes_ += static_cast<int64_t>(scratch_bytes);
 
   const std::vector<ElementRange> head = HeadRanges(layout, plan.at, shape);
   if (!head.empty()) {
     head_share_ = part(head[dp]);
-    head_ = std::make_unique<GradientReducer>(*mesh_.dp, plan.owner_join, head);
-    buffer_bytes_ += static_cast<int64_t>(
-        GradientReducer::ScratchBytes(plan.owner_join, dp));
+    HF_ASSIGN_OR_RETURN(
+        head_, GradientReducer::Create(*mesh_.dp, plan.owner_join, head,
+                                       device_, plan.reduce_limits));
+    buffer_bytes_ += static_cast<int64_t>(scratch_bytes);
   }
   if (shape.tied_table_blocks.count > 0) {
     const ckpt::BlockRange share = TiedShares(layout, plan.at.tp)[dp];
@@ -124,8 +118,10 @@ absl::Status GradientExchange::Open(const StepPlan& plan) {
     table_share_ = part(range);
   }
   if (ExchangesTied(plan, layout) && plan.at.pp == 0) {
-    chunk_.resize(kTiedChunk);
-    buffer_bytes_ += kTiedChunk * static_cast<int64_t>(sizeof(float));
+    HF_ASSIGN_OR_RETURN(chunk_,
+                        kernels::AllocateOwned(device_, MemorySpace::kDevice,
+                                               kTiedChunk * sizeof(float)));
+    buffer_bytes_ += static_cast<int64_t>(chunk_.buffer().bytes);
   }
   HF_ASSIGN_OR_RETURN(squares_,
                       kernels::AllocateOwned(device_, MemorySpace::kPinned,
@@ -135,23 +131,19 @@ absl::Status GradientExchange::Open(const StepPlan& plan) {
 }
 
 absl::Status GradientExchange::Reduce() {
-  for (const Mirror& mirror : mirrors_) mirror.Download(0, mirror.bytes());
-  HF_RETURN_IF_ERROR(blocks_->Reduce(pieces_, owned_host_));
+  HF_RETURN_IF_ERROR(blocks_->Reduce(pieces_, owned_share_, stream_));
   if (head_ != nullptr) {
-    HF_RETURN_IF_ERROR(head_->Reduce(pieces_, head_share_));
+    HF_RETURN_IF_ERROR(head_->Reduce(pieces_, head_share_, stream_));
   }
-  HF_RETURN_IF_ERROR(JoinTied());
-  const auto first =
-      static_cast<size_t>(owned_host_.data() - mirrors_[0].as<float>());
-  mirrors_[0].Upload(first * sizeof(float), owned_host_.size_bytes());
-  return absl::OkStatus();
+  return JoinTied();
 }
 
 absl::Status GradientExchange::JoinTied() {
   const bool has_table = !table_share_.empty();
   const bool has_head = !head_share_.empty();
   if (has_table && has_head) {
-    AddInto(table_share_, head_share_);
+    kernels::Accumulate(stream_, head_share_.data(), table_share_.data(),
+                        static_cast<int64_t>(head_share_.size()));
     return absl::OkStatus();
   }
   if (has_head) return SendTied(head_share_);
@@ -159,34 +151,35 @@ absl::Status GradientExchange::JoinTied() {
   return absl::OkStatus();
 }
 
-absl::Status GradientExchange::SendTied(std::span<const float> head) {
+absl::Status GradientExchange::SendTied(std::span<float> head) {
+  using Transfer = DeviceCollectives::Transfer;
   for (size_t first = 0; first < head.size(); first += kTiedChunk) {
     const auto piece =
         head.subspan(first, std::min<size_t>(kTiedChunk, head.size() - first));
-    HF_ASSIGN_OR_RETURN(
-        const RequestId request,
-        mesh_.pp->Isend(ConstBytes(piece), /*to=*/0, kTiedGradientTag));
-    HF_RETURN_IF_ERROR(mesh_.pp->Wait(request));
+    const Transfer transfer{Transfer::Kind::kSend, Bytes(piece), /*peer=*/0,
+                            kTiedGradientTag};
+    HF_RETURN_IF_ERROR(mesh_.pp->Exchange({&transfer, 1}, stream_));
   }
   return absl::OkStatus();
 }
 
 absl::Status GradientExchange::ReceiveTied(std::span<float> table) {
+  using Transfer = DeviceCollectives::Transfer;
   for (size_t first = 0; first < table.size(); first += kTiedChunk) {
     const std::span<float> into = table.subspan(
         first, std::min<size_t>(kTiedChunk, table.size() - first));
-    const std::span<float> piece = std::span(chunk_).first(into.size());
-    HF_ASSIGN_OR_RETURN(
-        const RequestId request,
-        mesh_.pp->Irecv(Bytes(piece), mesh_.pp->size() - 1, kTiedGradientTag));
-    HF_RETURN_IF_ERROR(mesh_.pp->Wait(request));
-    AddInto(into, piece);
+    const std::span<float> piece(chunk_.as<float>(), into.size());
+    const Transfer transfer{Transfer::Kind::kReceive, Bytes(piece),
+                            mesh_.pp->size() - 1, kTiedGradientTag};
+    HF_RETURN_IF_ERROR(mesh_.pp->Exchange({&transfer, 1}, stream_));
+    kernels::Accumulate(stream_, piece.data(), into.data(),
+                        static_cast<int64_t>(into.size()));
   }
   return absl::OkStatus();
 }
 
-void GradientExchange::AddSquares(std::span<const OwnedRun> runs,
-                                  ExactSum& sum) {
+absl::Status GradientExchange::AddSquares(std::span<const OwnedRun> runs,
+                                          ExactSum& sum) {
   double* const squares = squares_.as<double>();
   for (const OwnedRun& run : runs) {
     if (run.replica) continue;
@@ -195,10 +188,11 @@ void GradientExchange::AddSquares(std::span<const OwnedRun> runs,
       const int64_t count = std::min(kSquareBlocks, end - first);
       kernels::BlockSumsOfSquares(stream_, owned_ + first * kBlockElements,
                                   count * kBlockElements, squares);
-      device_.Sync(stream_);
+      HF_RETURN_IF_ERROR(mesh_.dp->Sync(stream_));
       for (int64_t block = 0; block < count; ++block) sum.Add(squares[block]);
     }
   }
+  return absl::OkStatus();
 }
 
 }  // namespace holdfast::trainer

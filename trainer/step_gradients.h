@@ -19,10 +19,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "trainer/optim/sharded_adamw.h"
+#include "trainer/parallel/device_mesh.h"
 #include "trainer/parallel/exact_sum.h"
 #include "trainer/parallel/gradient_reduce.h"
-#include "trainer/parallel/mesh_collectives.h"
-#include "trainer/step_mirror.h"
 #include "trainer/step_plan.h"
 #include "trainer/train_state.h"
 
@@ -39,46 +38,46 @@ class GradientExchange {
 
   // All outlive the result.
   static absl::StatusOr<std::unique_ptr<GradientExchange>> Create(
-      MeshCollectives& mesh, const TrainState& state, const StepPlan& plan,
+      DeviceMesh& mesh, const TrainState& state, const StepPlan& plan,
       kernels::Device& device, kernels::Stream& stream);
 
-  // The pieces of the local join are finished; afterwards owned() is.
-  // Collective.
+  // The pieces of the local join are finished on the stream; afterwards owned()
+  // is. Collective.
   absl::Status Reduce();
 
   // The gradient of the owned blocks, on the device.
   const float* owned() const { return owned_; }
 
   // Adds the squares of the owned gradients, block by block, to `sum`: every
-  // element of the model once over all ranks. `runs` as from OwnedRuns.
-  void AddSquares(std::span<const OwnedRun> runs, ExactSum& sum);
+  // element of the model once over all ranks. `runs` as from OwnedRuns. Waits
+  // for the stream.
+  absl::Status AddSquares(std::span<const OwnedRun> runs, ExactSum& sum);
 
   int64_t buffer_bytes() const { return buffer_bytes_; }
 
  private:
-  GradientExchange(MeshCollectives& mesh, const TrainState& state,
+  GradientExchange(DeviceMesh& mesh, const TrainState& state,
                    kernels::Device& device, kernels::Stream& stream)
       : mesh_(mesh), state_(state), device_(device), stream_(stream) {}
 
   absl::Status Open(const StepPlan& plan);
   absl::Status JoinTied();
-  absl::Status SendTied(std::span<const float> head);
+  absl::Status SendTied(std::span<float> head);
   absl::Status ReceiveTied(std::span<float> table);
 
-  MeshCollectives& mesh_;
+  DeviceMesh& mesh_;
   const TrainState& state_;
   kernels::Device& device_;
   kernels::Stream& stream_;
 
-  std::vector<Mirror> mirrors_;           // of each piece's gradient set
-  std::vector<std::span<float>> pieces_;  // the same, as the host sees them
+  std::vector<std::span<float>> pieces_;  // gradient sets; device memory
   std::unique_ptr<GradientReducer> blocks_;
   std::unique_ptr<GradientReducer> head_;  // null where there is no tied head
-  std::span<float> owned_host_;
-  std::span<float> head_share_;   // this member's, in pieces_[0]
-  std::span<float> table_share_;  // this member's, in owned_host_
+  std::span<float> owned_share_;           // this member's, in pieces_[0]
+  std::span<float> head_share_;            // this member's, in pieces_[0]
+  std::span<float> table_share_;           // this member's, in owned_share_
   const float* owned_ = nullptr;
-  std::vector<float> chunk_;
+  kernels::OwnedBuffer chunk_;    // of the head's gradient, received
   kernels::OwnedBuffer squares_;  // kSquareBlocks of FP64
   int64_t buffer_bytes_ = 0;
 };

@@ -90,19 +90,21 @@ absl::Status Pipeline::Receive(Lane& lane, int64_t index) {
 
 absl::Status Pipeline::Post(Lane& lane, int64_t index) {
   const bool forward = lane.kind == Stage::Message::kInput;
-  HF_ASSIGN_OR_RETURN(lane.requests[BufferOf(index)],
-                      pp_->Irecv(stage_.message(lane.kind, BufferOf(index)),
-                                 pp_->rank() + (forward ? -1 : 1),
-                                 forward ? kForwardTag : kBackwardTag));
+  HF_ASSIGN_OR_RETURN(
+      lane.requests[BufferOf(index)],
+      pp_->Irecv(stage_.message(lane.kind, BufferOf(index)),
+                 pp_->rank() + (forward ? -1 : 1),
+                 forward ? kForwardTag : kBackwardTag, stage_.stream()));
   return absl::OkStatus();
 }
 
 absl::Status Pipeline::Send(Lane& lane, int64_t index) {
   const bool forward = lane.kind == Stage::Message::kOutput;
-  HF_ASSIGN_OR_RETURN(lane.requests[BufferOf(index)],
-                      pp_->Isend(stage_.message(lane.kind, BufferOf(index)),
-                                 pp_->rank() + (forward ? 1 : -1),
-                                 forward ? kForwardTag : kBackwardTag));
+  HF_ASSIGN_OR_RETURN(
+      lane.requests[BufferOf(index)],
+      pp_->Isend(stage_.message(lane.kind, BufferOf(index)),
+                 pp_->rank() + (forward ? 1 : -1),
+                 forward ? kForwardTag : kBackwardTag, stage_.stream()));
   return absl::OkStatus();
 }
 
@@ -110,7 +112,7 @@ absl::Status Pipeline::Finish(Lane& lane, int64_t index) {
   std::optional<RequestId>& request = lane.requests[BufferOf(index)];
   if (!request.has_value()) return absl::OkStatus();
   const absl::Duration start = clock_.Monotonic();
-  const absl::Status status = pp_->Wait(*request);
+  const absl::Status status = pp_->Wait(*request, stage_.stream());
   times_.wait += clock_.Monotonic() - start;
   request.reset();
   return status;

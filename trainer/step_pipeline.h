@@ -21,7 +21,7 @@
 #include "absl/time/time.h"
 #include "ckpt/base/clock.h"
 #include "trainer/model/stage.h"
-#include "trainer/parallel/collectives.h"
+#include "trainer/parallel/device_collectives.h"
 #include "trainer/schedule/one_f_one_b.h"
 
 namespace holdfast::trainer {
@@ -37,8 +37,9 @@ class PipelineClient {
   virtual void AfterBackward(int64_t microbatch) = 0;
 };
 
-// Time of one run. Waiting is for messages of the neighbours; joining leaves
-// counts as backward.
+// Time of one run, as the step thread passes it: where the device works on its
+// own, a wait for it counts where it happens. Waiting is for messages of the
+// neighbours; joining leaves counts as backward.
 struct PipelineTimes {
   absl::Duration forward, backward, wait;
 };
@@ -47,7 +48,8 @@ class Pipeline {
  public:
   // `pp` may be null when the stage is both first and last. All outlive this.
   // `slots` as the stage has.
-  Pipeline(Stage& stage, Collectives* pp, int slots, const ckpt::Clock& clock)
+  Pipeline(Stage& stage, DeviceCollectives* pp, int slots,
+           const ckpt::Clock& clock)
       : stage_(stage), pp_(pp), slots_(slots), clock_(clock) {}
 
   // `actions` are a plan of trainer/schedule for `microbatches`. After an error
@@ -75,7 +77,7 @@ class Pipeline {
   absl::Status FinishAll();
 
   Stage& stage_;
-  Collectives* const pp_;
+  DeviceCollectives* const pp_;
   const int slots_;
   const ckpt::Clock& clock_;
 

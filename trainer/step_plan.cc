@@ -84,8 +84,7 @@ absl::Status CheckLayout(const StepOptions& options,
 
 }  // namespace
 
-absl::StatusOr<StepPlan> PlanStep(const StepOptions& options, ckpt::Rank rank,
-                                  bool staged) {
+absl::StatusOr<StepPlan> PlanStep(const StepOptions& options, ckpt::Rank rank) {
   const ckpt::TrainLayout& layout = *options.layout;
   const ckpt::Mesh& mesh = layout.mesh();
   HF_RETURN_IF_ERROR(CheckModel(options.model, mesh.tp));
@@ -105,7 +104,9 @@ absl::StatusOr<StepPlan> PlanStep(const StepOptions& options, ckpt::Rank rank,
   plan.stage.micro_seqs = options.batch.micro_seqs;
   plan.stage.slots = MicrobatchesInFlightMax(
       mesh.pp, plan.at.pp, static_cast<int>(plan.microbatches));
-  plan.stage.staged = staged;
+  if (options.device != nullptr) {
+    plan.reduce_limits = ReduceLimits::For(*options.device->NewStream());
+  }
 
   plan.state = TrainStateShape::Of(layout, plan.at);
   const StageMemory stage = Stage::Plan(plan.stage);
@@ -118,8 +119,7 @@ absl::StatusOr<StepPlan> PlanStep(const StepOptions& options, ckpt::Rank rank,
   memory.gradients = plan.state.GradientBytes();
   memory.live_sums = (plan.local_join.slots - 1) * plan.state.GradientBytes();
   memory.activations = stage.activations;
-  memory.buffers = stage.buffers + GradientExchange::BufferBytes(plan, layout) +
-                   (staged ? plan.state.RegionBytes(ckpt::kWeightRegion) : 0);
+  memory.buffers = stage.buffers + GradientExchange::BufferBytes(plan, layout);
   return plan;
 }
 

@@ -11,6 +11,7 @@
 #include "trainer/model/memory_plan.h"
 #include "trainer/model/stage.h"
 #include "trainer/model/tensor_table.h"
+#include "trainer/parallel/gradient_reduce.h"
 #include "trainer/parallel/leaf_tree.h"
 #include "trainer/step.h"
 #include "trainer/train_state.h"
@@ -30,15 +31,15 @@ struct StepPlan {
 
   LocalJoinPlan local_join;
   OwnerJoinPlan owner_join;
+  ReduceLimits reduce_limits;
   StageOptions stage;
   TrainStateShape state;
   MemoryPlan memory;
 };
 
-// `staged`: the device's memory is closed to the host (StageOptions::staged).
-// Errors as StepRunner::Create.
-absl::StatusOr<StepPlan> PlanStep(const StepOptions& options, ckpt::Rank rank,
-                                  bool staged);
+// For options.device, or the processor where that is null. Errors as
+// StepRunner::Create.
+absl::StatusOr<StepPlan> PlanStep(const StepOptions& options, ckpt::Rank rank);
 
 }  // namespace holdfast::trainer
 

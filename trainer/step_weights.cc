@@ -3,7 +3,6 @@
 #include "trainer/step_weights.h"
 
 #include <algorithm>
-#include <span>
 
 #include "ckpt/base/status_macros.h"
 
@@ -31,20 +30,19 @@ std::vector<ckpt::BlockRange> TiedShares(const ckpt::TrainLayout& layout,
   return shares;
 }
 
-absl::StatusOr<WeightExchange> WeightExchange::Create(MeshCollectives& mesh,
-                                                      const TrainState& state,
-                                                      kernels::Device& device,
-                                                      kernels::Stream& stream,
-                                                      bool staged) {
+WeightExchange::WeightExchange(DeviceMesh& mesh, const TrainState& state,
+                               kernels::Stream& stream)
+    : mesh_(mesh),
+      stream_(stream),
+      weights_(state.regions()[ckpt::kWeightRegion].data,
+               state.regions()[ckpt::kWeightRegion].bytes) {
   const ckpt::TrainLayout& layout = state.layout();
   const ckpt::Coordinates& at = state.at();
   const int64_t block_bytes = ckpt::kBlockElements * state.shape().weight_bytes;
-  WeightExchange exchange;
-  exchange.mesh_ = &mesh;
   for (int dp = 0; dp < layout.mesh().dp; ++dp) {
     const ckpt::BlockRange owned = layout.OwnedBlocks(at.tp, at.pp, dp);
-    exchange.owned_.first.push_back(owned.first * block_bytes);
-    exchange.owned_.count.push_back(owned.count * block_bytes);
+    owned_.first.push_back(owned.first * block_bytes);
+    owned_.count.push_back(owned.count * block_bytes);
   }
   const bool first = at.pp == 0;
   const bool last = at.pp == layout.mesh().pp - 1;
@@ -52,46 +50,33 @@ absl::StatusOr<WeightExchange> WeightExchange::Create(MeshCollectives& mesh,
     const int64_t base = first ? state.shape().tied_table_blocks.first
                                : state.shape().tied_head_blocks.first;
     for (const ckpt::BlockRange& share : TiedShares(layout, at.tp)) {
-      exchange.tied_.first.push_back((base + share.first) * block_bytes);
-      exchange.tied_.count.push_back(share.count * block_bytes);
+      tied_.first.push_back((base + share.first) * block_bytes);
+      tied_.count.push_back(share.count * block_bytes);
     }
   }
-  HF_ASSIGN_OR_RETURN(
-      exchange.weights_,
-      Mirror::Create(device, stream, state.regions()[ckpt::kWeightRegion],
-                     staged));
-  return exchange;
 }
 
 absl::Status WeightExchange::GatherShares(const Shares& shares) {
-  if (mesh_->mesh.dp == 1) return absl::OkStatus();
-  return mesh_->dp->AllGatherV({weights_.data(), weights_.bytes()},
-                               shares.first, shares.count);
+  if (mesh_.dp->size() == 1) return absl::OkStatus();
+  return mesh_.dp->AllGatherV(weights_, shares.first, shares.count, stream_);
 }
 
 absl::Status WeightExchange::Run() {
-  const int dp = mesh_->at.dp;
-  weights_.Download(owned_.first[dp], owned_.count[dp]);
   HF_RETURN_IF_ERROR(GatherShares(owned_));
-  if (!tied_.first.empty()) {
-    const std::span<std::byte> share(weights_.data() + tied_.first[dp],
-                                     static_cast<size_t>(tied_.count[dp]));
-    Collectives& pp = *mesh_->pp;
-    const bool sends = mesh_->at.pp == 0;
-    if (!share.empty()) {
-      HF_ASSIGN_OR_RETURN(const RequestId request,
-                          sends ? pp.Isend(share, pp.size() - 1, kTiedWeightTag)
-                                : pp.Irecv(share, 0, kTiedWeightTag));
-      HF_RETURN_IF_ERROR(pp.Wait(request));
-    }
-    if (!sends) HF_RETURN_IF_ERROR(GatherShares(tied_));
+  if (tied_.first.empty()) return absl::OkStatus();
+  using Transfer = DeviceCollectives::Transfer;
+  const int dp = mesh_.dp->rank();
+  DeviceCollectives& pp = *mesh_.pp;
+  const bool sends = pp.rank() == 0;
+  const Transfer transfer{
+      sends ? Transfer::Kind::kSend : Transfer::Kind::kReceive,
+      weights_.subspan(static_cast<size_t>(tied_.first[dp]),
+                       static_cast<size_t>(tied_.count[dp])),
+      sends ? pp.size() - 1 : 0, kTiedWeightTag};
+  if (!transfer.data.empty()) {
+    HF_RETURN_IF_ERROR(pp.Exchange({&transfer, 1}, stream_));
   }
-  // The owned blocks are there already, and a save may be reading them.
-  const auto owned_first = static_cast<size_t>(owned_.first[dp]);
-  const auto owned_end = owned_first + static_cast<size_t>(owned_.count[dp]);
-  weights_.Upload(0, owned_first);
-  weights_.Upload(owned_end, weights_.bytes() - owned_end);
-  return absl::OkStatus();
+  return sends ? absl::OkStatus() : GatherShares(tied_);
 }
 
 }  // namespace holdfast::trainer

@@ -6,13 +6,13 @@
 #ifndef HOLDFAST_TRAINER_STEP_WEIGHTS_H_
 #define HOLDFAST_TRAINER_STEP_WEIGHTS_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "trainer/parallel/mesh_collectives.h"
-#include "trainer/step_mirror.h"
+#include "trainer/parallel/device_mesh.h"
 #include "trainer/train_state.h"
 
 namespace holdfast::trainer {
@@ -25,16 +25,14 @@ std::vector<ckpt::BlockRange> TiedShares(const ckpt::TrainLayout& layout,
 
 class WeightExchange {
  public:
-  static absl::StatusOr<WeightExchange> Create(MeshCollectives& mesh,
-                                               const TrainState& state,
-                                               kernels::Device& device,
-                                               kernels::Stream& stream,
-                                               bool staged);
+  // All outlive the result.
+  WeightExchange(DeviceMesh& mesh, const TrainState& state,
+                 kernels::Stream& stream);
 
-  // Owned blocks are final; afterwards all local blocks are. Collective.
+  // Owned blocks are final on the stream; afterwards all local blocks are.
+  // Nothing is written to the owned ones: a save may be reading them.
+  // Collective.
   absl::Status Run();
-
-  int64_t buffer_bytes() const { return weights_.pinned_bytes(); }
 
  private:
   // Byte ranges of the weight region, one for each DP member.
@@ -44,8 +42,9 @@ class WeightExchange {
 
   absl::Status GatherShares(const Shares& shares);
 
-  MeshCollectives* mesh_ = nullptr;
-  Mirror weights_;
+  DeviceMesh& mesh_;
+  kernels::Stream& stream_;
+  const std::span<std::byte> weights_;  // Device memory.
   Shares owned_;
   Shares tied_;  // This rank's table or copy; empty when it takes no part.
 };

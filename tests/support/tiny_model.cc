@@ -89,10 +89,12 @@ LoneStage::LoneStage(const LoneStageOptions& options, kernels::Device& device)
   stage_options.last = at.pp == options.mesh.pp - 1;
   stage_options.micro_seqs = options.micro_seqs;
   stage_options.slots = options.slots;
-  stage_options.staged = !device.NewStream()->immediate();
+  if (options.tp != nullptr) {
+    tp = trainer::NewHostedCollectives(*options.tp, device);
+  }
   auto stage_or = trainer::Stage::Create(
       stage_options, state->StageOffsetsOf(tensors),
-      state->regions()[ckpt::kWeightRegion].data, options.tp, device);
+      state->regions()[ckpt::kWeightRegion].data, tp.get(), device);
   HF_CHECK(stage_or.ok(), "%s", stage_or.status().ToString());
   stage = std::move(stage_or).value();
   stage->SetGradients(state->gradients(0));

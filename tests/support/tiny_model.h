@@ -13,6 +13,7 @@
 #include "trainer/model/model_config.h"
 #include "trainer/model/stage.h"
 #include "trainer/model/tensor_table.h"
+#include "trainer/parallel/hosted_collectives.h"
 #include "trainer/step.h"
 #include "trainer/train_state.h"
 
@@ -69,6 +70,7 @@ struct LoneStage {
   trainer::ModelTensors tensors;
   std::unique_ptr<ckpt::TrainLayout> layout;
   std::unique_ptr<trainer::TrainState> state;
+  std::unique_ptr<trainer::DeviceCollectives> tp;  // Over options.tp.
   std::unique_ptr<trainer::Stage> stage;
 };
 

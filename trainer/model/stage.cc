@@ -21,7 +21,8 @@ template <typename T>
 class StageOf final : public Stage {
  public:
   StageOf(const StageOptions& options, const StageOffsets& offsets,
-          const std::byte* weights, Collectives* tp, kernels::Device& device)
+          const std::byte* weights, DeviceCollectives* tp,
+          kernels::Device& device)
       : core_(options, offsets, weights, tp, device),
         options_(core_.options),
         shape_(core_.shape),
@@ -32,9 +33,10 @@ class StageOf final : public Stage {
 
   StageMemory memory() const override { return core_.memory; }
   void SetGradients(float* base) override { core_.gradients = base; }
+  kernels::Stream& stream() override { return stream_; }
 
   std::span<std::byte> message(Message kind, int index) override {
-    T* const data = core_.host.messages[static_cast<int>(kind)][index];
+    T* const data = core_.scratch.messages[static_cast<int>(kind)][index];
     HF_CHECK(data != nullptr, "message %d of a stage that has none",
              static_cast<int>(kind));
     return std::as_writable_bytes(
@@ -49,7 +51,7 @@ class StageOf final : public Stage {
  private:
   int64_t stream_count() const { return shape_.rows * shape_.hidden; }
   T* message_data(Message kind, int index) {
-    return core_.host.messages[static_cast<int>(kind)][index];
+    return core_.scratch.messages[static_cast<int>(kind)][index];
   }
 
   void Upload(const Batch& batch, SlotStash<T>& slot);
@@ -78,11 +80,14 @@ class StageOf final : public Stage {
   const StageShape& shape_;
   const StageOffsets& offsets_;
   kernels::Stream& stream_;
+  kernels::Event uploaded_ = kernels::Event::kPassed;  // The latest batch.
 };
 
 template <typename T>
 void StageOf<T>::Upload(const Batch& batch, SlotStash<T>& slot) {
   const auto rows = static_cast<size_t>(shape_.rows);
+  // The copies of the batch before may still be reading the host's memory.
+  core_.device.Sync(uploaded_);
   if (options_.first) {
     HF_CHECK(batch.tokens.size() == rows, "%d tokens for %d rows",
              batch.tokens.size(), rows);
@@ -101,6 +106,7 @@ void StageOf<T>::Upload(const Batch& batch, SlotStash<T>& slot) {
     core_.ToDevice(slot.targets, core_.host.targets, shape_.rows);
     core_.ToDevice(slot.token_weights, core_.host.token_weights, shape_.rows);
   }
+  uploaded_ = core_.device.Record(stream_);
 }
 
 template <typename T>
@@ -139,7 +145,7 @@ absl::Status StageOf<T>::HeadForward(SlotStash<T>& slot, double* loss_sum) {
                             scratch.losses);
 
   core_.ToHost(core_.host.losses, scratch.losses, shape_.rows);
-  core_.Sync();
+  HF_RETURN_IF_ERROR(core_.Sync());
   double sum = 0.0;
   for (int64_t row = 0; row < shape_.rows; ++row) {
     sum += static_cast<double>(core_.host.losses[row]);
@@ -176,8 +182,8 @@ absl::Status StageOf<T>::Forward(int slot_index, const Batch& batch,
   if (options_.first) {
     HF_RETURN_IF_ERROR(Embed(slot, StreamInput(slot)));
   } else {
-    core_.ToDevice(StreamInput(slot), message_data(Message::kInput, message),
-                   stream_count());
+    core_.Within(StreamInput(slot), message_data(Message::kInput, message),
+                 stream_count());
   }
   const size_t layers = slot.layers.size();
   for (size_t layer = 0; layer < layers; ++layer) {
@@ -187,9 +193,8 @@ absl::Status StageOf<T>::Forward(int slot_index, const Batch& batch,
                                     slot.layers[layer], output));
   }
   if (options_.last) return HeadForward(slot, loss_sum);
-  core_.ToHost(message_data(Message::kOutput, message), slot.output,
+  core_.Within(message_data(Message::kOutput, message), slot.output,
                stream_count());
-  core_.Sync();
   return absl::OkStatus();
 }
 
@@ -201,8 +206,8 @@ absl::Status StageOf<T>::Backward(int slot_index, int message) {
   if (options_.last) {
     HF_RETURN_IF_ERROR(HeadBackward(slot));
   } else {
-    core_.ToDevice(gradient, message_data(Message::kOutputGradient, message),
-                   stream_count());
+    core_.Within(gradient, message_data(Message::kOutputGradient, message),
+                 stream_count());
   }
   for (size_t layer = slot.layers.size(); layer-- > 0;) {
     HF_RETURN_IF_ERROR(
@@ -219,10 +224,9 @@ absl::Status StageOf<T>::Backward(int slot_index, int message) {
     args.dtable = core_.gradient(offsets_.embedding);
     kernels::EmbeddingBackward(stream_, args);
   } else {
-    core_.ToHost(message_data(Message::kInputGradient, message), gradient,
+    core_.Within(message_data(Message::kInputGradient, message), gradient,
                  stream_count());
   }
-  core_.Sync();
   return absl::OkStatus();
 }
 
@@ -231,7 +235,8 @@ std::vector<float> StageOf<T>::Logits() {
   const int64_t count = shape_.rows * shape_.vocab_rows;
   std::vector<T> copy(static_cast<size_t>(count));
   core_.ToHost(copy.data(), core_.scratch.logits, count);
-  core_.Sync();
+  const absl::Status status = core_.Sync();
+  HF_CHECK(status.ok(), "%s", status.ToString());
   std::vector<float> logits;
   logits.reserve(copy.size());
   for (const T value : copy) logits.push_back(kernels::ToFloat(value));
@@ -248,7 +253,7 @@ StageMemory PlanOf(const StageOptions& options) {
   Carver scratch(nullptr);
   CarveScratch<T>(options, shape, scratch);
   Carver host(nullptr);
-  CarveHostMemory<T>(options, shape, host);
+  CarveHostMemory(options, shape, host);
   StageMemory memory;
   memory.activations = static_cast<int64_t>(slots.used());
   memory.buffers = static_cast<int64_t>(scratch.used() + host.used());
@@ -259,7 +264,7 @@ template <typename T>
 absl::StatusOr<std::unique_ptr<Stage>> CreateOf(const StageOptions& options,
                                                 const StageOffsets& offsets,
                                                 const std::byte* weights,
-                                                Collectives* tp,
+                                                DeviceCollectives* tp,
                                                 kernels::Device& device) {
   auto stage =
       std::make_unique<StageOf<T>>(options, offsets, weights, tp, device);
@@ -276,7 +281,7 @@ StageMemory Stage::Plan(const StageOptions& options) {
 
 absl::StatusOr<std::unique_ptr<Stage>> Stage::Create(
     const StageOptions& options, const StageOffsets& offsets,
-    const std::byte* weights, Collectives* tp, kernels::Device& device) {
+    const std::byte* weights, DeviceCollectives* tp, kernels::Device& device) {
   HF_CHECK(options.tp == 1 || tp != nullptr, "tp = %d without collectives",
            options.tp);
   HF_CHECK(static_cast<int64_t>(offsets.layers.size()) == options.layers,

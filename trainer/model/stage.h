@@ -17,9 +17,8 @@
 //
 // Memory: one block each for activations and scratch, sized at Create by the
 // function that Plan uses; calls allocate nothing on the CPU device. Thread:
-// the step thread. Works on any kernels::Device; where work is not done at
-// once, every call ends with a synchronisation, since its results go to
-// messages.
+// the step thread. Works on any kernels::Device: calls enqueue on stream() and
+// return, but the last stage's Forward waits for its loss.
 
 #ifndef HOLDFAST_TRAINER_MODEL_STAGE_H_
 #define HOLDFAST_TRAINER_MODEL_STAGE_H_
@@ -35,7 +34,7 @@
 #include "ckpt/layout/train_layout.h"
 #include "kernels/device.h"
 #include "trainer/model/model_config.h"
-#include "trainer/parallel/collectives.h"
+#include "trainer/parallel/device_collectives.h"
 
 namespace holdfast::trainer {
 
@@ -64,9 +63,6 @@ struct StageOptions {
   int64_t micro_seqs = 1;
   // Microbatches whose activations are kept at once; slots are numbered from 0.
   int slots = 1;
-  // The host may not touch device memory: what a TP group joins is copied to
-  // the host and back. The same as "the device's streams are not immediate".
-  bool staged = false;
 };
 
 // Bytes that a stage allocates.
@@ -84,7 +80,7 @@ class Stage {
   // options.tp is 1. All outlive the stage.
   static absl::StatusOr<std::unique_ptr<Stage>> Create(
       const StageOptions& options, const StageOffsets& offsets,
-      const std::byte* weights, Collectives* tp, kernels::Device& device);
+      const std::byte* weights, DeviceCollectives* tp, kernels::Device& device);
 
   virtual ~Stage() = default;
 
@@ -94,9 +90,11 @@ class Stage {
   // Backward adds to this gradient set from now on.
   virtual void SetGradients(float* base) = 0;
 
-  // Messages: micro_seqs * seq_len * hidden values of T, in memory that the
-  // host may touch, two of each kind so that one can travel while the other is
-  // used.
+  // The order of everything that is enqueued here. Others may add to it.
+  virtual kernels::Stream& stream() = 0;
+
+  // Messages: micro_seqs * seq_len * hidden values of T, in device memory, two
+  // of each kind so that one can travel while the other is used.
   enum class Message { kInput, kOutput, kOutputGradient, kInputGradient };
   static constexpr int kMessages = 2;
   virtual std::span<std::byte> message(Message kind, int index) = 0;

@@ -126,9 +126,11 @@ SlotStash<T> CarveSlot(const StageOptions& options, const StageShape& shape,
   return slot;
 }
 
-// Device scratch, alive within one call.
+// Device memory that does not belong to a slot: messages to other stages, and
+// scratch that is alive within one call.
 template <typename T>
 struct StageScratch {
+  std::array<std::array<T*, Stage::kMessages>, 4> messages = {};
   float* rope = nullptr;       // [seq_len, head_dim]; filled once
   float* partial = nullptr;    // [rows, hidden]; sums before they are rounded
   T* normed = nullptr;         // [rows, hidden]
@@ -149,6 +151,16 @@ StageScratch<T> CarveScratch(const StageOptions& options,
                              const StageShape& shape, Carver& carver) {
   StageScratch<T> scratch;
   const int64_t stream = shape.rows * shape.hidden;
+  using Kind = Stage::Message;
+  const auto take = [&](Kind kind) {
+    for (T*& message : scratch.messages[static_cast<int>(kind)]) {
+      message = carver.Take<T>(stream);
+    }
+  };
+  if (!options.first) take(Kind::kInput);
+  if (!options.last) take(Kind::kOutput);
+  if (!options.last) take(Kind::kOutputGradient);
+  if (!options.first) take(Kind::kInputGradient);
   scratch.rope = carver.Take<float>(
       kernels::RopeTableSize(options.model.seq_len, shape.head_dim));
   scratch.partial = carver.Take<float>(stream);
@@ -168,41 +180,23 @@ StageScratch<T> CarveScratch(const StageOptions& options,
   return scratch;
 }
 
-// Memory that the host may touch: messages to other stages, and what is copied
-// to and from the device.
-template <typename T>
+// Memory that the host may touch: what is copied to and from the device.
 struct StageHostMemory {
-  std::array<std::array<T*, Stage::kMessages>, 4> messages = {};
   int32_t* tokens = nullptr;       // [rows]; first stage
   int32_t* targets = nullptr;      // [rows]; last stage, and the next two
   float* token_weights = nullptr;  // [rows]
   float* losses = nullptr;         // [rows]
-  float* partial = nullptr;  // [rows, hidden]; where the host must be asked to
-                             // join what a device computed in parts
 };
 
-template <typename T>
-StageHostMemory<T> CarveHostMemory(const StageOptions& options,
-                                   const StageShape& shape, Carver& carver) {
-  StageHostMemory<T> memory;
-  using Kind = Stage::Message;
-  const auto take = [&](Kind kind) {
-    for (T*& message : memory.messages[static_cast<int>(kind)]) {
-      message = carver.Take<T>(shape.rows * shape.hidden);
-    }
-  };
-  if (!options.first) take(Kind::kInput);
-  if (!options.last) take(Kind::kOutput);
-  if (!options.last) take(Kind::kOutputGradient);
-  if (!options.first) take(Kind::kInputGradient);
+inline StageHostMemory CarveHostMemory(const StageOptions& options,
+                                       const StageShape& shape,
+                                       Carver& carver) {
+  StageHostMemory memory;
   if (options.first) memory.tokens = carver.Take<int32_t>(shape.rows);
   if (options.last) {
     memory.targets = carver.Take<int32_t>(shape.rows);
     memory.token_weights = carver.Take<float>(shape.rows);
     memory.losses = carver.Take<float>(shape.rows);
-  }
-  if (options.tp > 1 && options.staged) {
-    memory.partial = carver.Take<float>(shape.rows * shape.hidden);
   }
   return memory;
 }

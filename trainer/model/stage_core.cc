@@ -55,7 +55,7 @@ MatmulArgs<T, Out> InputArgs(const Linear& linear, int64_t rows, const T* dy,
 template <typename T>
 StageCore<T>::StageCore(const StageOptions& options_in,
                         const StageOffsets& offsets_in,
-                        const std::byte* weights, Collectives* tp,
+                        const std::byte* weights, DeviceCollectives* tp,
                         kernels::Device& device_in)
     : options(options_in),
       shape(StageShape::Of(options_in)),
@@ -74,7 +74,7 @@ absl::Status StageCore<T>::Open() {
   Carver count_scratch(nullptr);
   CarveScratch<T>(options, shape, count_scratch);
   Carver count_host(nullptr);
-  CarveHostMemory<T>(options, shape, count_host);
+  CarveHostMemory(options, shape, count_host);
 
   HF_ASSIGN_OR_RETURN(
       activations_memory_,
@@ -98,13 +98,19 @@ absl::Status StageCore<T>::Open() {
   Carver carve_scratch(scratch_memory_.buffer().data);
   scratch = CarveScratch<T>(options, shape, carve_scratch);
   Carver carve_host(host_memory_.buffer().data);
-  host = CarveHostMemory<T>(options, shape, carve_host);
+  host = CarveHostMemory(options, shape, carve_host);
 
   kernels::RopeFillTable(*stream, scratch.rope, 0, options.model.seq_len,
                          shape.head_dim,
                          static_cast<float>(options.model.rope_theta));
-  Sync();
-  return absl::OkStatus();
+  return Sync();
+}
+
+template <typename T>
+absl::Status StageCore<T>::Sync() {
+  if (tp_ != nullptr) return tp_->Sync(*stream);
+  device.Sync(*stream);
+  return device.status();
 }
 
 template <typename T>
@@ -169,30 +175,14 @@ absl::Status StageCore<T>::JoinPartial(T* out) {
 
 template <typename T>
 absl::Status StageCore<T>::JoinSum(float* values, int64_t count) {
-  return Join(values, count, /*max=*/false);
+  if (options.tp == 1) return absl::OkStatus();
+  return tp_->AllReduceSum({values, static_cast<size_t>(count)}, *stream);
 }
 
 template <typename T>
 absl::Status StageCore<T>::JoinMax(float* values, int64_t count) {
-  return Join(values, count, /*max=*/true);
-}
-
-template <typename T>
-absl::Status StageCore<T>::Join(float* values, int64_t count, bool max) {
   if (options.tp == 1) return absl::OkStatus();
-  float* on_host = values;
-  if (options.staged) {
-    on_host = host.partial;
-    ToHost(on_host, values, count);
-    Sync();
-  }
-  const std::span<float> span(on_host, static_cast<size_t>(count));
-  HF_RETURN_IF_ERROR(max ? tp_->AllReduceMax(span) : tp_->AllReduceSum(span));
-  if (options.staged) {
-    ToDevice(values, on_host, count);
-    Sync();  // The next join overwrites the host's copy.
-  }
-  return absl::OkStatus();
+  return tp_->AllReduceMax({values, static_cast<size_t>(count)}, *stream);
 }
 
 template <typename T>

@@ -31,7 +31,11 @@ template <typename T>
 class StageCore {
  public:
   StageCore(const StageOptions& options, const StageOffsets& offsets,
-            const std::byte* weights, Collectives* tp, kernels::Device& device);
+            const std::byte* weights, DeviceCollectives* tp,
+            kernels::Device& device);
+
+  // Waits for the stream: it uses the memory that goes.
+  ~StageCore() { device.Sync(*stream); }
 
   // Allocates and fills the table of rotations. Once, before everything else.
   absl::Status Open();
@@ -65,7 +69,8 @@ class StageCore {
   const T* weight(int64_t offset) const { return weights_ + offset; }
   float* gradient(int64_t offset) const { return gradients + offset; }
 
-  // Enqueues a copy between the device's memory and the host's.
+  // Enqueues a copy between the device's memory and the host's, or within the
+  // device's.
   template <typename V>
   void ToDevice(V* device_to, const V* host_from, int64_t count) {
     Copy(device_to, kernels::MemorySpace::kDevice, host_from,
@@ -76,7 +81,13 @@ class StageCore {
     Copy(host_to, kernels::MemorySpace::kPinned, device_from,
          kernels::MemorySpace::kDevice, count);
   }
-  void Sync() { device.Sync(*stream); }
+  template <typename V>
+  void Within(V* device_to, const V* device_from, int64_t count) {
+    Copy(device_to, kernels::MemorySpace::kDevice, device_from,
+         kernels::MemorySpace::kDevice, count);
+  }
+  // Waits for the stream; what went wrong on it or between ranks.
+  absl::Status Sync();
 
   const StageOptions options;
   const StageShape shape;
@@ -87,12 +98,10 @@ class StageCore {
   StageMemory memory;
   std::vector<SlotStash<T>> slots;
   StageScratch<T> scratch;
-  StageHostMemory<T> host;
+  StageHostMemory host;
   float* gradients = nullptr;
 
  private:
-  absl::Status Join(float* values, int64_t count, bool max);
-
   template <typename V>
   void Copy(V* to, kernels::MemorySpace to_space, const V* from,
             kernels::MemorySpace from_space, int64_t count) {
@@ -106,7 +115,7 @@ class StageCore {
   }
 
   const T* const weights_;
-  Collectives* const tp_;
+  DeviceCollectives* const tp_;
   kernels::OwnedBuffer activations_memory_;
   kernels::OwnedBuffer scratch_memory_;
   kernels::OwnedBuffer host_memory_;

@@ -3,17 +3,17 @@
 #include "trainer/parallel/gradient_reduce.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "ckpt/base/check.h"
-#include "trainer/parallel/ordered_sum.h"
+#include "ckpt/base/status_macros.h"
+#include "kernels/elementwise.h"
 
 namespace holdfast::trainer {
 namespace {
 
-// Joins go through this many elements of all pieces before the next ones, so
-// that they stay in the first cache.
+// On a processor joins go through this many elements of all pieces before the
+// next ones, so that they stay in the first cache.
 constexpr int64_t kJoinBlock = 2048;
 
 int64_t ForeignPieces(const OwnerJoinPlan& plan, int member) {
@@ -25,21 +25,22 @@ int64_t ForeignPieces(const OwnerJoinPlan& plan, int member) {
 
 // All members must cut the same chunks, so every piece counts, not only the
 // foreign ones.
-int64_t ChunkElements(const OwnerJoinPlan& plan, int64_t chunk_elements_max) {
-  const int64_t fits = static_cast<int64_t>(GradientReducer::kScratchBytes /
-                                            sizeof(float) / plan.pieces.size());
-  return std::clamp<int64_t>(fits, 1, chunk_elements_max);
+int64_t ChunkElements(const OwnerJoinPlan& plan, const ReduceLimits& limits) {
+  const auto fits = static_cast<int64_t>(limits.scratch_bytes / sizeof(float) /
+                                         plan.pieces.size());
+  return std::clamp<int64_t>(fits, 1, limits.chunk_elements);
 }
 
 }  // namespace
 
-GradientReducer::GradientReducer(Collectives& dp, OwnerJoinPlan plan,
+GradientReducer::GradientReducer(DeviceCollectives& dp, OwnerJoinPlan plan,
                                  std::vector<ElementRange> owned,
-                                 int64_t chunk_elements_max)
+                                 kernels::Device& device, int64_t chunk)
     : dp_(dp),
       plan_(std::move(plan)),
       owned_(std::move(owned)),
-      chunk_(ChunkElements(plan_, chunk_elements_max)) {
+      device_(device),
+      chunk_(chunk) {
   HF_CHECK(static_cast<int>(owned_.size()) == dp.size() &&
                plan_.pieces.back().member == dp.size() - 1,
            "%d owners, %d members, the last piece is of member %d",
@@ -47,18 +48,32 @@ GradientReducer::GradientReducer(Collectives& dp, OwnerJoinPlan plan,
   for (const ElementRange& range : owned_) {
     rounds_ = std::max(rounds_, (range.count + chunk_ - 1) / chunk_);
   }
-  scratch_.resize(ScratchBytes(plan_, dp.rank(), chunk_elements_max) /
-                  sizeof(float));
   rows_.resize(plan_.pieces.size());
   const int64_t foreign = ForeignPieces(plan_, dp.rank());
   const int64_t own = static_cast<int64_t>(plan_.pieces.size()) - foreign;
-  requests_.reserve(static_cast<size_t>(foreign + own * (dp.size() - 1)));
+  transfers_.reserve(static_cast<size_t>(foreign + own * (dp.size() - 1)));
+}
+
+absl::StatusOr<std::unique_ptr<GradientReducer>> GradientReducer::Create(
+    DeviceCollectives& dp, OwnerJoinPlan plan, std::vector<ElementRange> owned,
+    kernels::Device& device, const ReduceLimits& limits) {
+  const size_t scratch_bytes = ScratchBytes(plan, dp.rank(), limits);
+  const int64_t chunk = ChunkElements(plan, limits);
+  std::unique_ptr<GradientReducer> reducer(new GradientReducer(
+      dp, std::move(plan), std::move(owned), device, chunk));
+  if (scratch_bytes > 0) {
+    HF_ASSIGN_OR_RETURN(
+        reducer->scratch_,
+        kernels::AllocateOwned(device, kernels::MemorySpace::kDevice,
+                               scratch_bytes));
+  }
+  return reducer;
 }
 
 size_t GradientReducer::ScratchBytes(const OwnerJoinPlan& plan, int member,
-                                     int64_t chunk_elements_max) {
+                                     const ReduceLimits& limits) {
   return static_cast<size_t>(ForeignPieces(plan, member) *
-                             ChunkElements(plan, chunk_elements_max)) *
+                             ChunkElements(plan, limits)) *
          sizeof(float);
 }
 
@@ -67,33 +82,26 @@ int64_t GradientReducer::ChunkCount(int member, int64_t round) const {
 }
 
 absl::Status GradientReducer::Reduce(std::span<const std::span<float>> pieces,
-                                     std::span<float> result) {
+                                     std::span<float> result,
+                                     kernels::Stream& stream) {
   HF_CHECK(static_cast<int64_t>(result.size()) == owned_[dp_.rank()].count,
            "a result of %d elements for %d owned ones", result.size(),
            owned_[dp_.rank()].count);
   for (int64_t round = 0; round < rounds_; ++round) {
-    if (absl::Status status = Exchange(pieces, round); !status.ok()) {
-      return status;
-    }
-    JoinPieces(round, result);
+    HF_RETURN_IF_ERROR(Exchange(pieces, round, stream));
+    JoinPieces(round, result, stream);
   }
   return absl::OkStatus();
 }
 
 absl::Status GradientReducer::Exchange(std::span<const std::span<float>> pieces,
-                                       int64_t round) {
+                                       int64_t round, kernels::Stream& stream) {
+  using Kind = DeviceCollectives::Transfer::Kind;
   const int me = dp_.rank();
   const int64_t mine = ChunkCount(me, round);
-  absl::Status first_error;
-  const auto keep = [&](absl::StatusOr<RequestId> request) {
-    if (request.ok()) {
-      requests_.push_back(*request);
-    } else {
-      first_error.Update(request.status());
-    }
-  };
+  transfers_.clear();
 
-  float* next_row = scratch_.data();
+  float* next_row = scratch_.as<float>();
   for (size_t p = 0; p < plan_.pieces.size(); ++p) {
     const OwnerJoinPlan::Piece& piece = plan_.pieces[p];
     if (piece.member == me) {
@@ -104,45 +112,48 @@ absl::Status GradientReducer::Exchange(std::span<const std::span<float>> pieces,
     }
     rows_[p] = next_row;
     next_row += chunk_;
-    if (mine == 0 || !first_error.ok()) continue;
-    keep(dp_.Irecv(Bytes(std::span<float>(rows_[p], static_cast<size_t>(mine))),
-                   piece.member, static_cast<int>(p)));
+    if (mine == 0) continue;
+    transfers_.push_back({Kind::kReceive,
+                          Bytes(std::span(rows_[p], static_cast<size_t>(mine))),
+                          piece.member, static_cast<int>(p)});
   }
   // Neighbours first, so that members do not all send to member 0 at once.
   for (int distance = 1; distance < dp_.size(); ++distance) {
     const int to = (me + distance) % dp_.size();
     const int64_t count = ChunkCount(to, round);
     if (count == 0) continue;
-    for (size_t p = 0; p < plan_.pieces.size() && first_error.ok(); ++p) {
+    for (size_t p = 0; p < plan_.pieces.size(); ++p) {
       const OwnerJoinPlan::Piece& piece = plan_.pieces[p];
       if (piece.member != me) continue;
       const std::span<float> part = pieces[piece.index].subspan(
           static_cast<size_t>(owned_[to].first + round * chunk_),
           static_cast<size_t>(count));
-      keep(dp_.Isend(ConstBytes(std::span<const float>(part)), to,
-                     static_cast<int>(p)));
+      transfers_.push_back({Kind::kSend, Bytes(part), to, static_cast<int>(p)});
     }
   }
-  for (const RequestId request : requests_) {
-    first_error.Update(dp_.Wait(request));
-  }
-  requests_.clear();
-  return first_error;
+  if (transfers_.empty()) return absl::OkStatus();
+  return dp_.Exchange(transfers_, stream);
 }
 
-void GradientReducer::JoinPieces(int64_t round, std::span<float> result) {
+void GradientReducer::JoinPieces(int64_t round, std::span<float> result,
+                                 kernels::Stream& stream) {
   const int64_t mine = ChunkCount(dp_.rank(), round);
+  if (mine == 0) return;
   float* const out = result.data() + round * chunk_;
-  for (int64_t first = 0; first < mine; first += kJoinBlock) {
-    const size_t count =
-        static_cast<size_t>(std::min(kJoinBlock, mine - first));
+  const int64_t block = stream.immediate() ? kJoinBlock : mine;
+  for (int64_t first = 0; first < mine; first += block) {
+    const int64_t count = std::min(block, mine - first);
     for (const Join& join : plan_.joins) {
-      AddInto({rows_[join.into] + first, count},
-              {rows_[join.from] + first, count});
+      kernels::Accumulate(stream, rows_[join.from] + first,
+                          rows_[join.into] + first, count);
     }
-    if (rows_[0] != out) {
-      std::memcpy(out + first, rows_[0] + first, count * sizeof(float));
-    }
+    if (rows_[0] == out) continue;
+    const auto bytes = [count](float* at) {
+      return kernels::Buffer{kernels::MemorySpace::kDevice,
+                             reinterpret_cast<std::byte*>(at),
+                             static_cast<size_t>(count) * sizeof(float)};
+    };
+    device_.Copy(bytes(out + first), bytes(rows_[0] + first), stream);
   }
 }
 

@@ -4,11 +4,11 @@
 // the end each member has the joined sum of the blocks that it owns. Pieces
 // travel as they are, a chunk at a time, and the owner adds them in the order
 // of a join plan (leaf_tree.h), so the bits do not depend on the transport, the
-// chunks or, with PlanOwnerJoin, the number of members.
+// device, the chunks or, with PlanOwnerJoin, the number of members.
 //
 // Thread: the step thread; all members of `dp` make the same calls.
 // Memory: scratch for one chunk of each piece of the other members, at most
-//     kScratchBytes, made by the constructor; Reduce allocates nothing.
+//     ReduceLimits::scratch_bytes, made by Create; Reduce allocates nothing.
 // Cost: each member sends its pieces once, except its own blocks' part.
 
 #ifndef HOLDFAST_TRAINER_PARALLEL_GRADIENT_REDUCE_H_
@@ -16,11 +16,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "trainer/parallel/collectives.h"
+#include "absl/status/statusor.h"
+#include "kernels/device.h"
+#include "trainer/parallel/device_collectives.h"
 #include "trainer/parallel/leaf_tree.h"
 
 namespace holdfast::trainer {
@@ -32,41 +35,60 @@ struct ElementRange {
   friend bool operator==(const ElementRange&, const ElementRange&) = default;
 };
 
+// Sizes of an exchange. All members have the same.
+struct ReduceLimits {
+  size_t scratch_bytes = size_t{8} << 20;
+  int64_t chunk_elements = 65'536;  // 256 KiB: what a second cache holds.
+
+  // Launches and messages cost a GPU more than a processor: larger chunks.
+  static ReduceLimits For(const kernels::Stream& stream) {
+    return stream.immediate() ? ReduceLimits{}
+                              : ReduceLimits{.scratch_bytes = size_t{64} << 20,
+                                             .chunk_elements = 4'194'304};
+  }
+};
+
 class GradientReducer {
  public:
-  static constexpr size_t kScratchBytes = size_t{8} << 20;
-  static constexpr int64_t kChunkElementsMax = 65'536;  // 256 KiB.
-
   // `owned[m]` is what member m owns; ranges may be empty and do not overlap.
-  // `plan` and `owned` are the same on every member. `dp` outlives this.
-  GradientReducer(Collectives& dp, OwnerJoinPlan plan,
-                  std::vector<ElementRange> owned,
-                  int64_t chunk_elements_max = kChunkElementsMax);
+  // `plan` and `owned` are the same on every member. `dp` and `device` outlive
+  // the result. kResourceExhausted: no memory.
+  static absl::StatusOr<std::unique_ptr<GradientReducer>> Create(
+      DeviceCollectives& dp, OwnerJoinPlan plan,
+      std::vector<ElementRange> owned, kernels::Device& device,
+      const ReduceLimits& limits);
 
-  // What the constructor takes for a member of such a plan.
+  // Bytes of device memory that Create takes for a member of such a plan.
   static size_t ScratchBytes(const OwnerJoinPlan& plan, int member,
-                             int64_t chunk_elements_max = kChunkElementsMax);
+                             const ReduceLimits& limits);
 
   // `pieces[i]` is this member's piece i of the plan, over the whole local
-  // gradient; its part over the owned range is overwritten. `result` has the
-  // owned range's count, and may be that part of any piece.
+  // gradient, in device memory; its part over the owned range is overwritten.
+  // `result` has the owned range's count, and may be that part of any piece.
+  // Enqueued on `stream` as DeviceCollectives says.
   absl::Status Reduce(std::span<const std::span<float>> pieces,
-                      std::span<float> result);
+                      std::span<float> result, kernels::Stream& stream);
 
  private:
-  int64_t ChunkCount(int member, int64_t round) const;
-  absl::Status Exchange(std::span<const std::span<float>> pieces,
-                        int64_t round);
-  void JoinPieces(int64_t round, std::span<float> result);
+  GradientReducer(DeviceCollectives& dp, OwnerJoinPlan plan,
+                  std::vector<ElementRange> owned, kernels::Device& device,
+                  int64_t chunk);
 
-  Collectives& dp_;
+  int64_t ChunkCount(int member, int64_t round) const;
+  absl::Status Exchange(std::span<const std::span<float>> pieces, int64_t round,
+                        kernels::Stream& stream);
+  void JoinPieces(int64_t round, std::span<float> result,
+                  kernels::Stream& stream);
+
+  DeviceCollectives& dp_;
   const OwnerJoinPlan plan_;
   const std::vector<ElementRange> owned_;
+  kernels::Device& device_;
   const int64_t chunk_;
   int64_t rounds_ = 0;
-  std::vector<float> scratch_;  // chunk_ elements a foreign piece.
-  std::vector<float*> rows_;    // By piece of the plan.
-  std::vector<RequestId> requests_;
+  kernels::OwnedBuffer scratch_;  // chunk_ elements a foreign piece.
+  std::vector<float*> rows_;      // By piece of the plan.
+  std::vector<DeviceCollectives::Transfer> transfers_;
 };
 
 }  // namespace holdfast::trainer

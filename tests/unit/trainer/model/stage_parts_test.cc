@@ -169,11 +169,11 @@ std::vector<float> GradientsOn(kernels::Device& device,
   lone.Backward();
   const kernels::Buffer& buffer = lone.state->gradient_buffer(0);
   std::vector<float> copy(lone.state->gradient_elements());
-  const auto stream = device.NewStream();
+  kernels::Stream& stream = lone.stage->stream();
   device.Copy({kernels::MemorySpace::kHost,
                reinterpret_cast<std::byte*>(copy.data()), buffer.bytes},
-              buffer, *stream);
-  device.Sync(*stream);
+              buffer, stream);
+  device.Sync(stream);
   return copy;
 }
 

@@ -5,6 +5,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "trainer/model/stage_core.h"
+#include "trainer/parallel/hosted_collectives.h"
 #include "trainer/parallel/inproc_collectives.h"
 
 namespace holdfast::trainer {
@@ -62,8 +63,9 @@ TEST(TpLinearTest, RowSplitAddsThePartsOfTheRanks) {
   std::vector<float> outputs[2];
   const absl::Status status = RunInprocRanks(2, [&](Collectives& tp) {
     const int rank = tp.rank();
-    StageCore<float> core(OneRow(2, rank, 4), {}, Base(columns[rank]), &tp,
-                          *device);
+    const auto joins = NewHostedCollectives(tp, *device);
+    StageCore<float> core(OneRow(2, rank, 4), {}, Base(columns[rank]),
+                          joins.get(), *device);
     if (const absl::Status opened = core.Open(); !opened.ok()) return opened;
     outputs[rank].resize(4);
     return core.RowForward({.offset = 0, .in = 2, .out = 4},
@@ -84,7 +86,8 @@ TEST(TpLinearTest, TheGradientOfASharedInputIsAddedOverRanks) {
   std::vector<float> of_input[2];
   const absl::Status status = RunInprocRanks(2, [&](Collectives& tp) {
     const int rank = tp.rank();
-    StageCore<float> core(OneRow(2, rank, 4), {}, Base(rows[rank]), &tp,
+    const auto joins = NewHostedCollectives(tp, *device);
+    StageCore<float> core(OneRow(2, rank, 4), {}, Base(rows[rank]), joins.get(),
                           *device);
     if (const absl::Status opened = core.Open(); !opened.ok()) return opened;
     core.ColumnBackwardInput({.offset = 0, .in = 4, .out = 2},

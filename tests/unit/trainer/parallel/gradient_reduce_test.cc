@@ -10,6 +10,8 @@
 
 #include "ckpt/base/philox.h"
 #include "gtest/gtest.h"
+#include "kernels/device.h"
+#include "trainer/parallel/hosted_collectives.h"
 #include "trainer/parallel/inproc_collectives.h"
 
 namespace holdfast::trainer {
@@ -55,6 +57,20 @@ std::vector<std::vector<float>> PiecesOfMember(int leaves, LeafRange run) {
   return pieces;
 }
 
+// On the processor, over `dp`.
+absl::Status ReduceHere(Collectives& dp, const OwnerJoinPlan& plan,
+                        const std::vector<ElementRange>& owned,
+                        const ReduceLimits& limits,
+                        std::span<const std::span<float>> pieces,
+                        std::span<float> result) {
+  const auto device = kernels::NewCpuDevice();
+  const auto collectives = NewHostedCollectives(dp, *device);
+  auto reducer =
+      GradientReducer::Create(*collectives, plan, owned, *device, limits);
+  if (!reducer.ok()) return reducer.status();
+  return (*reducer)->Reduce(pieces, result, kernels::CpuStream());
+}
+
 absl::Status ReduceOn(int leaves, int members, int64_t chunk, bool in_place) {
   const OwnerJoinPlan plan = PlanOwnerJoin(leaves, members);
   const std::vector<ElementRange> owned = Owners(members);
@@ -66,8 +82,8 @@ absl::Status ReduceOn(int leaves, int members, int64_t chunk, bool in_place) {
     const std::span<float> result =
         in_place ? spans[0].subspan(mine.first, mine.count)
                  : std::span<float>(apart);
-    GradientReducer reducer(dp, plan, owned, chunk);
-    absl::Status status = reducer.Reduce(spans, result);
+    absl::Status status =
+        ReduceHere(dp, plan, owned, {.chunk_elements = chunk}, spans, result);
     for (int64_t e = 0; status.ok() && e < mine.count; ++e) {
       EXPECT_EQ(std::bit_cast<uint32_t>(result[e]),
                 std::bit_cast<uint32_t>(TreeSum({0, leaves}, mine.first + e)))
@@ -101,8 +117,8 @@ TEST(GradientReducerTest, TheRankOrderJoinAddsMembersInARow) {
     const std::span<float> piece(sum);
     const ElementRange mine = owned[dp.rank()];
     std::vector<float> result(mine.count);
-    GradientReducer reducer(dp, PlanRankOrderJoin(kMembers), owned);
-    absl::Status reduced = reducer.Reduce({&piece, 1}, result);
+    absl::Status reduced = ReduceHere(dp, PlanRankOrderJoin(kMembers), owned,
+                                      {}, {&piece, 1}, result);
     for (int64_t e = 0; e < mine.count; ++e) {
       const int64_t at = mine.first + e;
       EXPECT_EQ(result[e], LeafGradient(0, at) + LeafGradient(1, at) +
@@ -116,12 +132,12 @@ TEST(GradientReducerTest, TheRankOrderJoinAddsMembersInARow) {
 TEST(GradientReducerTest, ScratchIsBoundedHoweverManyPieces) {
   for (const int members : {2, 80, 1000}) {
     const OwnerJoinPlan plan = PlanOwnerJoin(1000, members);
-    EXPECT_LE(GradientReducer::ScratchBytes(plan, 0),
-              GradientReducer::kScratchBytes);
+    EXPECT_LE(GradientReducer::ScratchBytes(plan, 0, {}),
+              ReduceLimits{}.scratch_bytes);
   }
   // Two members, one piece each: one chunk.
-  EXPECT_EQ(GradientReducer::ScratchBytes(PlanOwnerJoin(2, 2), 0),
-            4u * GradientReducer::kChunkElementsMax);
+  EXPECT_EQ(GradientReducer::ScratchBytes(PlanOwnerJoin(2, 2), 0, {}),
+            4u * ReduceLimits{}.chunk_elements);
 }
 
 TEST(GradientReducerTest, AMemberThatGivesUpFreesTheOthers) {
@@ -130,8 +146,8 @@ TEST(GradientReducerTest, AMemberThatGivesUpFreesTheOthers) {
     std::vector<float> sum(kElements, 1);
     const std::span<float> piece(sum);
     std::vector<float> result(Owners(3)[dp.rank()].count);
-    GradientReducer reducer(dp, PlanRankOrderJoin(3), Owners(3));
-    const absl::Status reduced = reducer.Reduce({&piece, 1}, result);
+    const absl::Status reduced = ReduceHere(dp, PlanRankOrderJoin(3), Owners(3),
+                                            {}, {&piece, 1}, result);
     EXPECT_TRUE(absl::IsAborted(reduced)) << reduced;
     return reduced;
   });
