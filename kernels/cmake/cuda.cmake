@@ -6,12 +6,30 @@
 # plug-in links the CUDA runtime statically, cuBLASLt and NCCL, never the driver
 # (libcuda): what links that does not start on a machine without one.
 #
-# Part of it: kernels/cuda_*.cu, kernels/*_cuda.cu, trainer/parallel/nccl_*.cc
+# Part of it: kernels/cuda_*.cu and *.cc, kernels/*_cuda.cu, trainer/parallel/nccl_*.cc
 # and nccl_*.cu. Their object code is kept apart from the rest (hidden, only the
 # entry points are seen), because the program and the plug-in hold copies of the
 # same libraries.
 set(HOLDFAST_CUDA "AUTO" CACHE STRING "Build the GPU plug-in: AUTO, ON or OFF")
 set_property(CACHE HOLDFAST_CUDA PROPERTY STRINGS AUTO ON OFF)
+
+# What program and plug-in compare: the headers that both include.
+file(GLOB plugin_headers CONFIGURE_DEPENDS kernels/*.h trainer/parallel/*collectives.h)
+list(FILTER plugin_headers EXCLUDE REGEX "/cuda_[^/]*$")
+string(REPLACE ";" ":" plugin_headers_joined "${plugin_headers}")
+set(plugin_build ${CMAKE_BINARY_DIR}/generated/kernels/plugin_build.h)
+add_custom_command(
+  OUTPUT ${plugin_build}
+  COMMAND
+    ${CMAKE_COMMAND} -DVERSION=${PROJECT_VERSION}
+    "-DCOMPILER=${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}"
+    -DOUTPUT=${plugin_build} -DHEADERS=${plugin_headers_joined} -P
+    ${CMAKE_SOURCE_DIR}/kernels/cmake/plugin_build.cmake
+  DEPENDS ${plugin_headers} kernels/cmake/plugin_build.cmake)
+add_custom_target(plugin_build DEPENDS ${plugin_build})
+add_dependencies(kernels plugin_build)
+target_include_directories(kernels PRIVATE ${CMAKE_BINARY_DIR}/generated)
+target_link_libraries(kernels PUBLIC ${CMAKE_DL_LIBS})
 
 # holdfast_find_cuda(): sets `without`, the reason why there is no plug-in, or "";
 # NVCC, NCCL_LIBRARY, NCCL_INCLUDE.
@@ -92,11 +110,12 @@ target_link_libraries(
 
 # holdfast_cuda_plugin(DEPENDENCY...): the target holdfast_cuda.
 function(holdfast_cuda_plugin)
-  file(GLOB sources CONFIGURE_DEPENDS kernels/cuda_*.cu kernels/*_cuda.cu
-       trainer/parallel/nccl_*.cc trainer/parallel/nccl_*.cu)
+  file(GLOB sources CONFIGURE_DEPENDS kernels/cuda_*.cu kernels/cuda_*.cc
+       kernels/*_cuda.cu trainer/parallel/nccl_*.cc trainer/parallel/nccl_*.cu)
   # What every device shares.
   list(APPEND sources kernels/check.cc kernels/device.cc)
   add_library(holdfast_cuda MODULE ${sources})
+  add_dependencies(holdfast_cuda plugin_build)
   set_target_properties(
     holdfast_cuda
     PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib
@@ -105,6 +124,7 @@ function(holdfast_cuda_plugin)
                CUDA_STANDARD_REQUIRED OFF
                VISIBILITY_INLINES_HIDDEN ON
                LINK_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cmake/cuda_exports.map)
+  target_include_directories(holdfast_cuda PRIVATE ${CMAKE_BINARY_DIR}/generated)
   target_link_libraries(holdfast_cuda PRIVATE holdfast_cuda_flags ${ARGN})
   target_link_options(
     holdfast_cuda PRIVATE LINKER:-z,defs LINKER:-Bsymbolic LINKER:--as-needed

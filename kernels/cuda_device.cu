@@ -1,0 +1,374 @@
+// kernels/cuda_device.cu: Device over the CUDA runtime.
+
+#include <cuda_runtime.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "kernels/check.h"
+#include "kernels/cuda_device.h"
+#include "kernels/cuda_driver.h"
+#include "kernels/cuda_events.h"
+
+namespace holdfast::kernels {
+namespace {
+
+constexpr size_t kHugePage = size_t{2} << 20;
+
+std::string Words(cudaError_t error) {
+  return absl::StrFormat("%s (%s)", cudaGetErrorString(error),
+                         cudaGetErrorName(error));
+}
+
+class CudaDeviceImpl final : public CudaDevice {
+ public:
+  CudaDeviceImpl(const DeviceInfo& info, const CudaProcessor& processor)
+      : info_(info), processor_(processor) {}
+
+  ~CudaDeviceImpl() override {
+    KERNEL_CHECK(streams_ == 0, "%d streams outlive their device",
+                 streams_.load());
+    MakeCurrent();
+    events_.Clear([](cudaEvent_t event) { cudaEventDestroy(event); });
+    if (own_ != nullptr) cudaStreamDestroy(own_);
+  }
+
+  absl::Status Open() {
+    MakeCurrent();
+    // Before this a context may already exist; then it is as it is.
+    cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync);
+    Keep(cudaStreamCreateWithFlags(&own_, cudaStreamNonBlocking),
+         "making a stream");
+    return status();
+  }
+
+  std::string_view name() const override { return "cuda"; }
+  const CudaProcessor& processor() const override { return processor_; }
+
+  // One comparison in the runtime when it is current already.
+  void MakeCurrent() override {
+    const cudaError_t error = cudaSetDevice(info_.ordinal);
+    if (error != cudaSuccess) Keep(error, "making the device current");
+  }
+
+  absl::StatusOr<Buffer> Allocate(MemorySpace space, size_t bytes) override {
+    MakeCurrent();
+    switch (space) {
+      case MemorySpace::kDevice:
+        return AllocateDevice(bytes);
+      case MemorySpace::kHost:
+        return AllocateHost(space, bytes, /*registered=*/false);
+      case MemorySpace::kShared:
+      case MemorySpace::kPinned:
+        return AllocateHost(space, bytes, /*registered=*/true);
+    }
+    return absl::InvalidArgumentError("no such memory space");
+  }
+
+  void Free(const Buffer& buffer) override {
+    MakeCurrent();
+    switch (buffer.space) {
+      case MemorySpace::kDevice: {
+        void* base = nullptr;
+        {
+          const std::lock_guard lock(mutex_);
+          const auto found = bases_.find(buffer.data);
+          KERNEL_CHECK(found != bases_.end(),
+                       "freeing device memory that is not allocated");
+          base = found->second;
+          bases_.erase(found);
+        }
+        Keep(cudaFree(base), "freeing device memory");
+        return;
+      }
+      case MemorySpace::kHost:
+        std::free(buffer.data);
+        return;
+      case MemorySpace::kShared:
+      case MemorySpace::kPinned:
+        Keep(cudaHostUnregister(buffer.data), "unpinning memory");
+        std::free(buffer.data);
+        return;
+    }
+  }
+
+  std::unique_ptr<Stream> NewStream() override {
+    return NewCudaStream(CudaPriority::kNormal);
+  }
+
+  std::unique_ptr<CudaStream> NewCudaStream(CudaPriority priority) override {
+    MakeCurrent();
+    int least = 0, greatest = 0;
+    cudaDeviceGetStreamPriorityRange(&least, &greatest);
+    cudaStream_t handle = nullptr;
+    Keep(cudaStreamCreateWithPriority(
+             &handle, cudaStreamNonBlocking,
+             priority == CudaPriority::kHigh ? greatest : least),
+         "making a stream");
+    ++streams_;
+    return std::make_unique<CudaStream>(this, handle, kernels_.get());
+  }
+
+  void Copy(const Buffer& dst, const Buffer& src, Stream& stream) override {
+    KERNEL_CHECK(dst.bytes == src.bytes, "copying %d bytes to %d", src.bytes,
+                 dst.bytes);
+    CudaStream& mine = Mine(stream);
+    mine.set_last_operation("Copy");
+    if (src.bytes == 0) return;
+    MakeCurrent();
+    const cudaError_t error = cudaMemcpyAsync(dst.data, src.data, src.bytes,
+                                              cudaMemcpyDefault, mine.handle());
+    if (error != cudaSuccess) {
+      Fail(absl::StrFormat("copying %d bytes from %s to %s memory: %s",
+                           src.bytes, std::string(ToString(src.space)),
+                           std::string(ToString(dst.space)), Words(error)));
+      cudaGetLastError();
+    }
+  }
+
+  Event Record(Stream& stream) override {
+    MakeCurrent();
+    const std::lock_guard lock(mutex_);
+    cudaEvent_t event = events_.Take([](cudaEvent_t open) {
+      return cudaEventQuery(open) != cudaErrorNotReady;
+    });
+    if (event == nullptr) {
+      KeepLocked(cudaEventCreateWithFlags(
+                     &event, cudaEventDisableTiming | cudaEventBlockingSync),
+                 "making an event");
+    }
+    if (event == nullptr) return Event::kPassed;
+    const cudaError_t error = cudaEventRecord(event, Mine(stream).handle());
+    if (error != cudaSuccess) {
+      KeepLocked(error, "recording an event");
+      events_.GiveBack(event);
+      return Event::kPassed;
+    }
+    return events_.Add(event);
+  }
+
+  void WaitFor(Stream& stream, Event event) override {
+    MakeCurrent();
+    const std::lock_guard lock(mutex_);
+    const cudaEvent_t open = events_.Find(event);
+    if (open == nullptr) return;
+    KeepLocked(cudaStreamWaitEvent(Mine(stream).handle(), open, 0),
+               "making a stream wait for an event");
+  }
+
+  bool Query(Event event) override {
+    if (failed_) return true;
+    MakeCurrent();
+    const std::lock_guard lock(mutex_);
+    const cudaEvent_t open = events_.Find(event);
+    if (open == nullptr) return true;
+    const cudaError_t error = cudaEventQuery(open);
+    if (error == cudaErrorNotReady) {
+      cudaGetLastError();
+      return false;
+    }
+    KeepLocked(error, "work before an event");
+    events_.Passed(event);
+    return true;
+  }
+
+  void Sync(Event event) override {
+    if (failed_) return;
+    MakeCurrent();
+    cudaEvent_t open = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      open = events_.Pin(event);
+    }
+    if (open == nullptr) return;
+    const cudaError_t error = cudaEventSynchronize(open);
+    const std::lock_guard lock(mutex_);
+    KeepLocked(error, "work before an event");
+    events_.Unpin(event, /*passed=*/true);
+  }
+
+  void Sync(Stream& stream) override {
+    if (failed_) return;
+    MakeCurrent();
+    CudaStream& mine = Mine(stream);
+    const cudaError_t error = cudaStreamSynchronize(mine.handle());
+    if (error == cudaSuccess) return;
+    Fail(absl::StrFormat("work on a stream whose last operation was %s: %s",
+                         mine.last_operation(), Words(error)));
+    cudaGetLastError();
+  }
+
+  absl::Status status() const override {
+    if (!failed_) return absl::OkStatus();
+    const std::lock_guard lock(mutex_);
+    return status_;
+  }
+
+  void Fail(const std::string& what) override {
+    const std::lock_guard lock(mutex_);
+    FailLocked(what);
+  }
+
+  void CheckLaunch(const char* operation) override {
+    const cudaError_t error = cudaGetLastError();
+    if (error != cudaSuccess) Keep(error, operation);
+  }
+
+ protected:
+  void* GrowScratch(CudaStream& stream, void* old, size_t bytes) override {
+    void* grown = nullptr;
+    // Ordered on the stream: earlier work keeps the old memory until it is
+    // done.
+    if (old != nullptr) Keep(cudaFreeAsync(old, stream.handle()), "scratch");
+    const cudaError_t error = cudaMallocAsync(&grown, bytes, stream.handle());
+    if (error == cudaSuccess) return grown;
+    cudaGetLastError();
+    Fail(absl::StrFormat("%s needs %d bytes of scratch: %s",
+                         stream.last_operation(), bytes, Words(error)));
+    return nullptr;
+  }
+
+  void Close(CudaStream& stream, void* scratch) override {
+    MakeCurrent();
+    if (stream.handle() != nullptr) {
+      if (scratch != nullptr) {
+        Keep(cudaFreeAsync(scratch, stream.handle()), "scratch");
+      }
+      Keep(cudaStreamSynchronize(stream.handle()), "closing a stream");
+      Keep(cudaStreamDestroy(stream.handle()), "closing a stream");
+    }
+    --streams_;
+  }
+
+ private:
+  CudaStream& Mine(Stream& stream) const {
+    auto* mine = dynamic_cast<CudaStream*>(&stream);
+    KERNEL_CHECK(mine != nullptr && &mine->device() == this,
+                 "a stream of another device");
+    return *mine;
+  }
+
+  absl::StatusOr<Buffer> AllocateDevice(size_t bytes) {
+    // The runtime aligns to 256 bytes; what is short of kAlignment is made up.
+    const size_t rounded = RoundUp(bytes);
+    void* base = nullptr;
+    cudaError_t error = cudaMalloc(&base, rounded);
+    if (error == cudaSuccess &&
+        reinterpret_cast<uintptr_t>(base) % kAlignment != 0) {
+      cudaFree(base);
+      error = cudaMalloc(&base, rounded + kAlignment);
+    }
+    if (error != cudaSuccess) {
+      cudaGetLastError();
+      size_t free = 0, total = 0;
+      cudaMemGetInfo(&free, &total);
+      return absl::ResourceExhaustedError(absl::StrFormat(
+          "allocating %d bytes of memory on GPU %d (%s): %s; %d of %d bytes "
+          "are free",
+          bytes, info_.ordinal, info_.name, Words(error), free, total));
+    }
+    auto* const data = reinterpret_cast<std::byte*>(
+        RoundUp(reinterpret_cast<uintptr_t>(base)));
+    Keep(cudaMemsetAsync(data, 0, rounded, own_), "zeroing new memory");
+    Keep(cudaStreamSynchronize(own_), "zeroing new memory");
+    const absl::Status zeroed = status();
+    if (!zeroed.ok()) return zeroed;
+    const std::lock_guard lock(mutex_);
+    bases_[data] = base;
+    return Buffer{MemorySpace::kDevice, data, bytes};
+  }
+
+  absl::StatusOr<Buffer> AllocateHost(MemorySpace space, size_t bytes,
+                                      bool registered) {
+    const size_t rounded = RoundUp(bytes);
+    void* data = nullptr;
+    if (::posix_memalign(&data, rounded < kHugePage ? kAlignment : kHugePage,
+                         rounded) != 0) {
+      return absl::ResourceExhaustedError(absl::StrFormat(
+          "allocating %d bytes of %s memory: the system has no more", bytes,
+          std::string(ToString(space))));
+    }
+    // As on the CPU device: long runs are written and pinned faster.
+    if (rounded >= kHugePage) ::madvise(data, rounded, MADV_HUGEPAGE);
+    std::memset(data, 0, rounded);
+    if (registered) {
+      const cudaError_t error = cudaHostRegister(
+          data, rounded, cudaHostRegisterPortable | cudaHostRegisterMapped);
+      if (error != cudaSuccess) {
+        cudaGetLastError();
+        std::free(data);
+        return absl::ResourceExhaustedError(
+            absl::StrFormat("pinning %d bytes of host memory for GPU %d: %s",
+                            bytes, info_.ordinal, Words(error)));
+      }
+    }
+    return Buffer{space, static_cast<std::byte*>(data), bytes};
+  }
+
+  static size_t RoundUp(size_t bytes) {
+    return std::max(kAlignment,
+                    (bytes + kAlignment - 1) / kAlignment * kAlignment);
+  }
+
+  void Keep(cudaError_t error, const char* doing) {
+    if (error == cudaSuccess) return;
+    const std::lock_guard lock(mutex_);
+    KeepLocked(error, doing);
+  }
+  void KeepLocked(cudaError_t error, const char* doing) {
+    if (error == cudaSuccess) return;
+    cudaGetLastError();
+    FailLocked(absl::StrFormat("%s: %s", doing, Words(error)));
+  }
+  void FailLocked(const std::string& what) {
+    if (failed_) return;
+    // Not by assignment, which nvcc takes for a status that is dropped.
+    status_.Update(absl::UnavailableError(
+        absl::StrFormat("GPU %d (%s): %s; this step's results mean nothing",
+                        info_.ordinal, info_.name, what)));
+    failed_ = true;
+  }
+
+  const DeviceInfo info_;
+  const CudaProcessor processor_;
+  std::unique_ptr<KernelSet> kernels_;
+  cudaStream_t own_ = nullptr;
+  std::atomic<int> streams_{0};
+  std::atomic<bool> failed_{false};
+
+  mutable std::mutex mutex_;
+  absl::Status status_;
+  std::map<std::byte*, void*> bases_;  // Of device memory: what to free.
+  CudaEvents<cudaEvent_t> events_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CudaDevice>> OpenCudaDevice(int ordinal) {
+  const absl::StatusOr<DeviceInfo> info = CudaDeviceInfo(ordinal);
+  if (!info.ok()) return info.status();
+  char host[256] = "this host";
+  ::gethostname(host, sizeof host - 1);
+  const absl::Status usable = ExplainCudaCapability(host, *info);
+  if (!usable.ok()) return usable;
+  CudaProcessor processor;
+  processor.ordinal = ordinal;
+  processor.capability = 10 * info->capability_major + info->capability_minor;
+  processor.multiprocessors = info->multiprocessors;
+  cudaDeviceGetAttribute(&processor.shared_bytes_per_block,
+                         cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal);
+  auto device = std::make_unique<CudaDeviceImpl>(*info, processor);
+  const absl::Status opened = device->Open();
+  if (!opened.ok()) return opened;
+  return device;
+}
+
+}  // namespace holdfast::kernels
