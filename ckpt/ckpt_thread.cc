@@ -230,6 +230,7 @@ void CkptThread::StartLoad(const LoadRequest& request) {
   owner.run_id_if_new = RandomRunId();
   owner.nonce = RandomNonce();
   owner.pid = getpid();
+  owner.mark = MarkOfThisProcess();
   owner.fingerprint = request.fingerprint;
   owner.save_options = absl::StrFormat("files=%d files_per_dir=%d",
                                        options_.files, options_.files_per_dir);

@@ -236,6 +236,7 @@ absl::Status TargetDir::MakeRun(const ConversionRecord& record, int world) {
   claim.incarnation = id_.incarnation;
   claim.host = HostName();
   claim.pid = ::getpid();
+  claim.mark = MarkOfThisProcess();
   claim.time_unix_ms = absl::ToUnixMillis(clock_.WallTime());
   claim.world = static_cast<uint32_t>(world);
   HF_RETURN_IF_ERROR(ExistsIsFine(

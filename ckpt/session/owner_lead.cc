@@ -162,6 +162,7 @@ Task<absl::Status> OwnerSession::State::Take() {
   claim.run_id = *run_id;
   claim.host = env.group->HostOf(Rank{0});
   claim.pid = options.pid;
+  claim.mark = options.mark;
   claim.time_unix_ms = absl::ToUnixMillis(env.clock->WallTime());
   claim.world = env.group->size();
   const auto incarnation = co_await ClaimNext(&io, claim);

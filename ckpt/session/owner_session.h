@@ -43,6 +43,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "ckpt/base/process.h"
 #include "ckpt/base/types.h"
 #include "ckpt/layout/holding.h"
 #include "ckpt/session/load_session.h"
@@ -68,6 +69,7 @@ struct OwnerOptions {
   // who claims.
   RunId run_id_if_new{};
   int64_t pid = 0;
+  ProcessMark mark;
 
   // Must be equal on all ranks; else kFailedPrecondition names the rank.
   std::string fingerprint;

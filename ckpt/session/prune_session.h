@@ -69,7 +69,7 @@ absl::StatusOr<PrunePlan> PlanPrune(const Catalog& catalog,
 // Steps 1 to 3. Its result is the ledger that RetentionSession then works by.
 class PruneClaimSession final : public Session {
  public:
-  // `who`: host and pid; the rest of the claim is filled in.
+  // `who`: host, pid and mark; the rest of the claim is filled in.
   PruneClaimSession(const SessionEnv& env, PruneOptions options,
                     OwnerClaim who);
   void OnCompletion(const Completion& completion) override;

@@ -219,11 +219,18 @@ constexpr std::string_view kRunIdTitle = "holdfast run 1";
 }  // namespace
 
 std::vector<std::byte> EncodeClaim(const OwnerClaim& claim) {
-  return Finish(absl::StrFormat(
+  std::string text = absl::StrFormat(
       "%s\nrun_id %s\nincarnation %d\nhost %s\npid %d\ntime_unix_ms %d\n"
       "world %d\n",
       std::string(kClaimTitle), ToHex(claim.run_id), claim.incarnation,
-      Escape(claim.host), claim.pid, claim.time_unix_ms, claim.world));
+      Escape(claim.host), claim.pid, claim.time_unix_ms, claim.world);
+  if (!claim.mark.empty()) {
+    absl::StrAppendFormat(&text, "boot %s\nnamespaces %s\nstart_ticks %d\n",
+                          Escape(claim.mark.boot),
+                          Escape(claim.mark.namespaces),
+                          claim.mark.start_ticks);
+  }
+  return Finish(std::move(text));
 }
 
 absl::StatusOr<OwnerClaim> DecodeClaim(std::span<const std::byte> bytes) {
@@ -237,6 +244,15 @@ absl::StatusOr<OwnerClaim> DecodeClaim(std::span<const std::byte> bytes) {
   HF_RETURN_IF_ERROR(TakeInteger(reader, "pid", &claim.pid));
   HF_RETURN_IF_ERROR(TakeInteger(reader, "time_unix_ms", &claim.time_unix_ms));
   HF_RETURN_IF_ERROR(TakeInteger(reader, "world", &claim.world));
+  if (const auto boot = reader.Take("boot")) {
+    HF_RETURN_IF_ERROR(Store(Unescape(*boot), "boot", &claim.mark.boot));
+    const auto namespaces = reader.Take("namespaces");
+    if (!namespaces) return BadLine("namespaces");
+    HF_RETURN_IF_ERROR(
+        Store(Unescape(*namespaces), "namespaces", &claim.mark.namespaces));
+    HF_RETURN_IF_ERROR(
+        TakeInteger(reader, "start_ticks", &claim.mark.start_ticks));
+  }
   return IfSpelledSo(claim, EncodeClaim(claim), bytes);
 }
 

@@ -36,6 +36,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "ckpt/base/process.h"
 #include "ckpt/base/types.h"
 
 namespace holdfast::ckpt {
@@ -47,6 +48,9 @@ struct OwnerClaim {
   int64_t pid = 0;
   int64_t time_unix_ms = 0;
   uint32_t world = 0;
+  // Of the process; empty in claims of early programs, and where /proc is not
+  // what it should be.
+  ProcessMark mark = {};
   friend bool operator==(const OwnerClaim&, const OwnerClaim&) = default;
 };
 

@@ -1,11 +1,15 @@
 // `ckptctl prune`: what it lists, what it removes, and when it refuses.
 
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "ckpt/base/process.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/cli/ckptctl_fixture.h"
@@ -44,7 +48,7 @@ class CkptctlPruneTest : public CkptctlTest {
     return steps;
   }
   // The last owner, as a process of this host.
-  void ClaimAs(int64_t pid, int64_t time_unix_ms) const {
+  void ClaimAs(int64_t pid, const ckpt::ProcessMark& mark) const {
     ckpt::PosixOptions options;
     options.root = run();
     auto storage = ckpt::OpenPosixStorage(options);
@@ -56,8 +60,9 @@ class CkptctlPruneTest : public CkptctlTest {
     ASSERT_EQ(gethostname(host, sizeof host - 1), 0);
     claim.host = host;
     claim.pid = pid;
-    claim.time_unix_ms = time_unix_ms;
+    claim.time_unix_ms = absl::ToUnixMillis(absl::Now());
     claim.world = 2;
+    claim.mark = mark;
     Check(ckpt::Blocking(**storage).PutIfAbsent(ckpt::ClaimName(3),
                                                 ckpt::EncodeClaim(claim)));
   }
@@ -151,8 +156,7 @@ TEST_F(CkptctlPruneTest, AnOwnerWhoseEndNobodyKnowsIsRespected) {
 }
 
 TEST_F(CkptctlPruneTest, AnOwnerOfThisHostThatLivesIsRespected) {
-  // This very process; it has begun before its claim.
-  ClaimAs(getpid(), absl::ToUnixMillis(absl::Now()));
+  ClaimAs(getpid(), ckpt::MarkOfThisProcess());
   const std::vector<std::string> before = Names();
   const Outcome outcome = Prune({"--keep-last=1", "--yes", "--owner-is-gone"});
   EXPECT_EQ(outcome.code, 78) << outcome;
@@ -163,10 +167,71 @@ TEST_F(CkptctlPruneTest, AnOwnerOfThisHostThatLivesIsRespected) {
 }
 
 TEST_F(CkptctlPruneTest, AProcessNumberThatIsUsedAgainIsNoOwner) {
-  ClaimAs(getpid(), 1);
+  ckpt::ProcessMark mark = ckpt::MarkOfThisProcess();
+  --mark.start_ticks;
+  ClaimAs(getpid(), mark);
   const Outcome outcome = Prune({"--keep-last=1", "--yes"});
   EXPECT_EQ(outcome.code, 0) << outcome;
   EXPECT_THAT(StepsLeft(), ElementsAre(300));
+}
+
+TEST_F(CkptctlPruneTest, AProcessThatHasEndedHereIsNoOwner) {
+  const pid_t child = fork();
+  if (child == 0) _exit(0);
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+  ClaimAs(child, ckpt::MarkOfThisProcess());
+  const Outcome outcome = Prune({"--keep-last=1", "--yes"});
+  EXPECT_EQ(outcome.code, 0) << outcome;
+  EXPECT_THAT(StepsLeft(), ElementsAre(300));
+}
+
+// Two containers, or two machines, with one host name; and claims of programs
+// that did not say.
+TEST_F(CkptctlPruneTest, AProcessOfAnotherContainerOrStartCannotBeToldGone) {
+  const pid_t child = fork();
+  if (child == 0) _exit(0);
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+  const ckpt::ProcessMark here = ckpt::MarkOfThisProcess();
+  ckpt::ProcessMark container = here;
+  container.namespaces = "pid:[1]";
+  ckpt::ProcessMark machine = here;
+  machine.boot = "00000000-0000-0000-0000-000000000000";
+  const std::vector<std::string> before = Names();
+  for (const auto& [mark, why] :
+       {std::pair{container, "another container of this machine"},
+        std::pair{machine, "on another machine, or on this one before"},
+        std::pair{ckpt::ProcessMark(), "its claim does not say"}}) {
+    for (const pid_t pid : {child, getpid()}) {
+      ClaimAs(pid, mark);
+      const Outcome outcome = Prune({"--keep-last=1", "--yes"});
+      EXPECT_EQ(outcome.code, 78) << outcome;
+      EXPECT_THAT(outcome.err,
+                  AllOf(HasSubstr(why), HasSubstr("--owner-is-gone"),
+                        HasSubstr("nothing was changed")));
+      std::filesystem::remove(run() + "/" + ckpt::ClaimName(3));
+      EXPECT_EQ(Names(), before);
+    }
+  }
+  ClaimAs(child, container);
+  EXPECT_EQ(Prune({"--keep-last=1", "--yes", "--owner-is-gone"}).code, 0);
+  EXPECT_THAT(StepsLeft(), ElementsAre(300));
+}
+
+// A real one, where the kernel lets this user make it.
+TEST_F(CkptctlPruneTest, FromAnotherPidNamespaceNobodyIsToldGone) {
+  ClaimAs(getpid(), ckpt::MarkOfThisProcess());
+  const std::string command =
+      "unshare --user --map-root-user --pid --fork --mount-proc ";
+  if (std::system((command + "true >/dev/null 2>&1").c_str()) != 0) {
+    GTEST_SKIP() << "no pid namespace can be made here";
+  }
+  const int status = std::system(
+      (command + HOLDFAST_BIN_DIR "/ckptctl prune --keep-last=1 --yes " +
+       run() + " 2>" + (folder_ / "said"))
+          .c_str());
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 78);
+  EXPECT_THAT(FileText(folder_ / "said"), HasSubstr("another container"));
 }
 
 TEST_F(CkptctlPruneTest, NothingGoesForANewestThatIsDamaged) {

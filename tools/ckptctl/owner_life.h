@@ -9,6 +9,7 @@
 
 #include <string>
 
+#include "ckpt/base/process.h"
 #include "ckpt/session/run_files.h"
 
 namespace holdfast::tools {
@@ -20,9 +21,13 @@ struct OwnerLife {
 };
 
 // kGone: the run's status.json says that this incarnation has ended, or its
-// process was one of this host and is there no longer. kAlive: it is there.
-// kUnknown: a process of another host that has left no last word.
-OwnerLife LookAtOwner(const std::string& run, const ckpt::OwnerClaim& claim);
+// process was one of this start of this machine, in the pid namespace of this
+// process, and is there no longer (or its number is another's). kAlive: it is
+// there. kUnknown: a process of anywhere else that has left no last word; two
+// containers, or two machines, may well have one host name. `here` is this
+// process's.
+OwnerLife LookAtOwner(const std::string& run, const ckpt::OwnerClaim& claim,
+                      const ckpt::ProcessMark& here);
 
 // Of this machine.
 std::string HostName();

@@ -75,7 +75,8 @@ absl::Status CheckOwnerIsGone(const Asked& asked, bool told_so) {
         absl::StrFormat("%s/%s: %s", asked.run.root, name,
                         std::string(claim.status().message())));
   }
-  const OwnerLife life = LookAtOwner(asked.run.root, *claim);
+  const OwnerLife life =
+      LookAtOwner(asked.run.root, *claim, ckpt::MarkOfThisProcess());
   switch (life.state) {
     case OwnerLife::State::kGone:
       return absl::OkStatus();
@@ -122,6 +123,7 @@ absl::StatusOr<ckpt::RetentionOutcome> Remove(const Asked& asked) {
   ckpt::OwnerClaim who;
   who.host = HostName();
   who.pid = ::getpid();
+  who.mark = ckpt::MarkOfThisProcess();
   // Verifying the newest may have taken long.
   ckpt::PruneOptions options = asked.options;
   options.newest_claim = asked.run.catalog.newest_claim;

@@ -3,8 +3,12 @@
 #include "ckpt/session/run_files.h"
 
 #include <fstream>
+#include <span>
 #include <sstream>
+#include <string>
 
+#include "absl/strings/str_format.h"
+#include "ckpt/format/checksum.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -19,8 +23,16 @@ RunId SomeRun() {
   return id;
 }
 
-OwnerClaim SomeClaim() {
+// As early programs made them.
+OwnerClaim EarlyClaim() {
   return {SomeRun(), 3, "node 17%\n", 4711, 1'700'000'000'123, 5120};
+}
+
+OwnerClaim SomeClaim() {
+  OwnerClaim claim = EarlyClaim();
+  claim.mark = {"0b5c72a9-31f4-4d0e-9c1b-7a6d52e8f013",
+                "pid:[4026531836] time:[4026531834]", 48213};
+  return claim;
 }
 
 OwnerSeal SomeSeal() {
@@ -37,6 +49,7 @@ OwnerSeal SomeSeal() {
 
 TEST(RunFilesTest, RecordsDecodeToWhatWasEncoded) {
   EXPECT_EQ(*DecodeClaim(EncodeClaim(SomeClaim())), SomeClaim());
+  EXPECT_EQ(*DecodeClaim(EncodeClaim(EarlyClaim())), EarlyClaim());
   EXPECT_EQ(*DecodeSeal(EncodeSeal(SomeSeal())), SomeSeal());
   EXPECT_EQ(*DecodeRunId(EncodeRunId(SomeRun())), SomeRun());
   OwnerSeal fresh;
@@ -78,9 +91,10 @@ std::string TextOf(const std::vector<std::byte>& bytes) {
 
 TEST(RunFilesTest, RecordsAreWhatTheFormatDocumentShows) {
   EXPECT_EQ(TextOf(EncodeRunId(SomeRun())), Documented("run.id"));
-  EXPECT_EQ(
-      TextOf(EncodeClaim({SomeRun(), 4, "node17", 4711, 1'700'000'000'123, 8})),
-      Documented("claim"));
+  OwnerClaim claim{SomeRun(), 4, "node17", 4711, 1'700'000'000'123, 8};
+  EXPECT_EQ(TextOf(EncodeClaim(claim)), Documented("early claim"));
+  claim.mark = SomeClaim().mark;
+  EXPECT_EQ(TextOf(EncodeClaim(claim)), Documented("claim"));
   OwnerSeal seal;
   seal.run_id = SomeRun();
   seal.incarnation = 4;
@@ -90,6 +104,21 @@ TEST(RunFilesTest, RecordsAreWhatTheFormatDocumentShows) {
                       "damaged: shard-00003.hf, offset 4096: crc32c is "
                       "9f3a01c7, the index records 1b44e20d"}};
   EXPECT_EQ(TextOf(EncodeSeal(seal)), Documented("seal"));
+}
+
+TEST(RunFilesTest, AMarkIsWholeOrNotThere) {
+  OwnerClaim claim = SomeClaim();
+  const std::string text = TextOf(EncodeClaim(claim));
+  for (const char* key : {"boot ", "namespaces ", "start_ticks "}) {
+    const size_t from = text.find(std::string("\n") + key) + 1;
+    std::string cut = text.substr(0, text.rfind("crc32c "));
+    cut.erase(from, text.find('\n', from) + 1 - from);
+    cut +=
+        absl::StrFormat("crc32c %08x\n", Crc32c(std::as_bytes(std::span(cut))));
+    EXPECT_EQ(DecodeClaim(std::as_bytes(std::span(cut))).status().code(),
+              absl::StatusCode::kDataLoss)
+        << cut;
+  }
 }
 
 TEST(RunFilesTest, OneFlippedBitAnywhereIsFound) {
