@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string_view>
 
 #include "kernels/stream.h"
@@ -63,6 +64,10 @@ class CudaStream final : public Stream {
   }
   size_t scratch_bytes() const { return scratch_bytes_; }
 
+  // What the library of matrix products keeps for this stream: its handle and
+  // the algorithms it has chosen. Goes with the stream, after its last work.
+  std::shared_ptr<void>& library_state() { return library_state_; }
+
   // The operation that an error found later is reported with: a literal.
   void set_last_operation(const char* name) { last_operation_ = name; }
   const char* last_operation() const { return last_operation_; }
@@ -76,6 +81,7 @@ class CudaStream final : public Stream {
   const cudaStream_t handle_;
   void* scratch_ = nullptr;
   size_t scratch_bytes_ = 0;
+  std::shared_ptr<void> library_state_;
   const char* last_operation_ = "nothing";
 };
 
