@@ -3,6 +3,7 @@
 #include "tools/convert/dcp/dcp_cover.h"
 
 #include <map>
+#include <span>
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -14,7 +15,7 @@ constexpr int64_t kElementsMax = int64_t{1} << 56;
 constexpr int64_t kComparisonsMax = int64_t{1} << 26;
 
 // The product of lengths, or -1 for a negative one or too many.
-int64_t Product(const std::vector<int64_t>& lengths) {
+int64_t Product(std::span<const int64_t> lengths) {
   int64_t product = 1;
   for (const int64_t length : lengths) {
     if (length < 0 || length > kElementsMax) return -1;

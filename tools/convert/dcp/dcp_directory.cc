@@ -154,7 +154,8 @@ absl::StatusOr<DcpDirectory::Opened*> DcpDirectory::OpenChunk(
   HF_ASSIGN_OR_RETURN(
       TorchTensor stored,
       ReadTorchTensor(&file, chunk.place.offset, chunk.place.length));
-  if (stored.type != tensor.type || stored.shape != chunk.count) {
+  if (stored.type != tensor.type ||
+      !std::ranges::equal(stored.shape, chunk.count)) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "%s, torch.save entry at byte %d: it is not the chunk of '%s' that "
         ".metadata says it is (another type or shape)",

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
 #include <set>
 
 #include "absl/container/flat_hash_map.h"
@@ -56,6 +55,9 @@ bool Allowed(std::string_view name) {
 
 using Node = Pickle::Node;
 
+// Of what has no place yet.
+constexpr uint32_t kNoFile = std::numeric_limits<uint32_t>::max();
+
 constexpr std::string_view kTwice = "the name is there twice";
 
 absl::Status Bad(std::string_view what) {
@@ -85,8 +87,6 @@ class Decoder {
   DcpMetadata out_;
   size_t chunks_ = 0;  // of all tensors so far
   absl::flat_hash_map<std::string, uint32_t> file_numbers_;
-  // (name, offset of the chunk) -> place; blobs have no offset.
-  std::map<std::pair<std::string, std::vector<int64_t>>, DcpPlace> places_;
 };
 
 std::optional<Node> Decoder::Field(Node object, std::string_view name) const {
@@ -125,7 +125,7 @@ absl::StatusOr<TorchType> Decoder::TypeOf(std::string_view name,
 
 absl::Status Decoder::Entry(std::string_view name, Node value) {
   if (pickle_.IsCallOf(value, DCP_METADATA "BytesStorageMetadata")) {
-    out_.blobs.push_back({std::string(name), {}});
+    out_.blobs.push_back({std::string(name), {.file = kNoFile}});
     return absl::OkStatus();
   }
   if (!pickle_.IsCallOf(value, DCP_METADATA "TensorStorageMetadata")) {
@@ -147,6 +147,7 @@ absl::Status Decoder::Entry(std::string_view name, Node value) {
   // of them than there are bytes.
   chunks_ += pickle_.children(*chunks).size();
   if (chunks_ > pickle_.nodes()) return Bad(name, "it shares its chunks");
+  tensor.chunks.reserve(pickle_.children(*chunks).size());
   for (const Node node : pickle_.children(*chunks)) {
     const std::optional<Node> offsets = Field(node, "offsets");
     const std::optional<Node> sizes = Field(node, "sizes");
@@ -158,7 +159,9 @@ absl::Status Decoder::Entry(std::string_view name, Node value) {
     if (!first.has_value() || !count.has_value()) {
       return Bad(name, "a chunk's offsets or sizes are no integers");
     }
-    tensor.chunks.push_back({*first, *count, {}});
+    tensor.chunks.push_back({DcpLengths(first->begin(), first->end()),
+                             DcpLengths(count->begin(), count->end()),
+                             {.file = kNoFile}});
   }
   std::sort(
       tensor.chunks.begin(), tensor.chunks.end(),
@@ -207,18 +210,40 @@ absl::Status Decoder::Place(Node key, Node value) {
     return Bad("a key of storage_data is no MetadataIndex");
   }
   const std::string name(pickle_.text(*name_node));
-  std::vector<int64_t> first;
+  DcpLengths first;
   const auto offset = Field(key, "offset");
   if (offset.has_value() && pickle_.kind(*offset) != PickleKind::kNone) {
     const auto integers = IntegersOf(pickle_, *offset);
     if (!integers.has_value()) return Bad(name, "its offset is no integers");
-    first = *integers;
+    first.assign(integers->begin(), integers->end());
   }
   HF_ASSIGN_OR_RETURN(const DcpPlace place, PlaceOf(name, value));
-  if (!places_.emplace(std::pair(name, std::move(first)), place).second) {
-    return Bad(name, "one of its chunks has two places");
+  const auto put = [&](DcpPlace* at) -> absl::Status {
+    if (at->file != kNoFile) {
+      return Bad(name, "one of its chunks has two places");
+    }
+    *at = place;
+    return absl::OkStatus();
+  };
+  constexpr auto kName = [](const auto& entry) -> std::string_view {
+    return entry.name;
+  };
+  const auto tensor =
+      std::ranges::lower_bound(out_.tensors, std::string_view(name), {}, kName);
+  if (tensor != out_.tensors.end() && tensor->name == name) {
+    // More than one where some are empty.
+    for (DcpChunk& chunk : std::ranges::equal_range(tensor->chunks, first, {},
+                                                    &DcpChunk::first)) {
+      HF_RETURN_IF_ERROR(put(&chunk.place));
+    }
+    return absl::OkStatus();
   }
-  return absl::OkStatus();
+  const auto blob =
+      std::ranges::lower_bound(out_.blobs, std::string_view(name), {}, kName);
+  if (blob != out_.blobs.end() && blob->name == name && first.empty()) {
+    return put(&blob->place);
+  }
+  return absl::OkStatus();  // of nothing that is listed
 }
 
 absl::StatusOr<DcpMetadata> Decoder::Decode() {
@@ -259,19 +284,15 @@ absl::StatusOr<DcpMetadata> Decoder::Decode() {
   for (size_t i = 0; i + 1 < pairs.size(); i += 2) {
     HF_RETURN_IF_ERROR(Place(pairs[i], pairs[i + 1]));
   }
-  for (DcpTensor& tensor : out_.tensors) {
-    for (DcpChunk& chunk : tensor.chunks) {
-      const auto it = places_.find({tensor.name, chunk.first});
-      if (it == places_.end()) {
+  for (const DcpTensor& tensor : out_.tensors) {
+    for (const DcpChunk& chunk : tensor.chunks) {
+      if (chunk.place.file == kNoFile) {
         return Bad(tensor.name, "one of its chunks has no place");
       }
-      chunk.place = it->second;
     }
   }
-  for (DcpBlob& blob : out_.blobs) {
-    const auto it = places_.find({blob.name, {}});
-    if (it == places_.end()) return Bad(blob.name, "it has no place");
-    blob.place = it->second;
+  for (const DcpBlob& blob : out_.blobs) {
+    if (blob.place.file == kNoFile) return Bad(blob.name, "it has no place");
   }
   return std::move(out_);
 }

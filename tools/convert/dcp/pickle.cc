@@ -44,10 +44,26 @@ double Pickle::number(Node node) const {
   return std::bit_cast<double>(nodes_[node].number);
 }
 
+bool Pickle::IsText(Node node) const {
+  switch (nodes_[node].kind) {
+    case PickleKind::kString:
+    case PickleKind::kBytes:
+    case PickleKind::kBigInt:
+    case PickleKind::kGlobal:
+      return true;
+    default:
+      return false;
+  }
+}
+
+size_t Pickle::memory() const {
+  return nodes_.size() * sizeof(Value) + lists_.size() * sizeof(PickleList) +
+         objects_.size() * sizeof(Object) + arena_.bytes();
+}
+
 std::string_view Pickle::text(Node node) const {
-  const Value& value = nodes_[node];
-  if (value.data == nullptr) return {};
-  return {value.data, static_cast<size_t>(value.number)};
+  if (!IsText(node)) return {};
+  return {nodes_[node].data, nodes_[node].extra};
 }
 
 std::span<const Pickle::Node> Pickle::children(Node node) const {
@@ -57,10 +73,15 @@ std::span<const Pickle::Node> Pickle::children(Node node) const {
     case PickleKind::kList:
     case PickleKind::kDict:
     case PickleKind::kSet:
-    case PickleKind::kPersistent:
-      return lists_[value.extra];
-    case PickleKind::kObject:
-      return objects_[value.extra].items;
+    case PickleKind::kPersistent: {
+      const PickleList& list = lists_[value.extra];
+      return {list.data, list.size};
+    }
+    case PickleKind::kObject: {
+      const uint32_t items = objects_[value.extra].items;
+      if (items == kNone) return {};
+      return {lists_[items].data, lists_[items].size};
+    }
     default:
       return {};
   }
@@ -76,7 +97,7 @@ Pickle::Node Pickle::arguments(Node object) const {
 
 std::optional<Pickle::Node> Pickle::state(Node object) const {
   const Object& entry = objects_[nodes_[object].extra];
-  if (!entry.has_state) return std::nullopt;
+  if (entry.state == kNone) return std::nullopt;
   return entry.state;
 }
 

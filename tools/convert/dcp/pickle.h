@@ -7,16 +7,18 @@
 // 1 that no pickler writes at protocol 2, extension codes and out-of-band
 // buffers are refused by name and offset.
 //
-// Any thread. Memory: 24 bytes a value, at most `nodes_max` of them, and what
-// lists and dictionaries hold; strings stay in the caller's bytes, which must
-// outlive the pickle. Values may contain themselves (a list that is its own
-// element): whoever walks one bounds the depth.
+// Any thread. Memory: 16 bytes a value, 16 more for one that holds others and 4
+// for each that it holds, 4 for each that is remembered; in all at most
+// `memory_max`, which is refused in words. Strings stay in the caller's bytes,
+// which must outlive the pickle. Values may contain themselves (a list that is
+// its own element): whoever walks one bounds the depth.
 
 #ifndef HOLDFAST_TOOLS_CONVERT_DCP_PICKLE_H_
 #define HOLDFAST_TOOLS_CONVERT_DCP_PICKLE_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -26,6 +28,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "tools/convert/dcp/pickle_arena.h"
 
 namespace holdfast::tools {
 
@@ -50,7 +53,8 @@ std::string_view NameOf(PickleKind kind);
 
 struct PickleLimits {
   size_t nodes_max = size_t{1} << 27;
-  size_t stack_max = size_t{1} << 22;  // values and marks waiting
+  size_t stack_max = size_t{1} << 22;   // values and marks waiting
+  size_t memory_max = size_t{4} << 30;  // bytes, of all values
 };
 
 struct PickleOptions {
@@ -98,23 +102,32 @@ class Pickle {
 
  private:
   friend class PickleReader;
+  static constexpr uint32_t kNone = UINT32_MAX;
   struct Value {
     PickleKind kind = PickleKind::kNone;
-    uint32_t extra = 0;  // which entry of lists_; of kObject, of objects_
-    int64_t number = 0;  // the value, or the size of the text
-    const char* data = nullptr;
+    // Which entry of lists_; of kObject, of objects_; of a text, its size.
+    uint32_t extra = 0;
+    union {
+      int64_t number = 0;
+      const char* data;  // of a text
+    };
   };
   struct Object {
     Node callee = 0;
     Node arguments = 0;
-    Node state = 0;
-    bool has_state = false;
-    std::vector<Node> items;
+    Node state = kNone;
+    uint32_t items = kNone;  // which entry of lists_
   };
 
-  std::vector<Value> nodes_;
-  std::vector<std::vector<Node>> lists_;
-  std::vector<Object> objects_;
+  bool IsText(Node node) const;
+  size_t memory() const;
+
+  // Of many small pieces, so that growing does not need both the old and the
+  // new memory at once.
+  std::deque<Value> nodes_;
+  std::deque<PickleList> lists_;
+  std::deque<Object> objects_;
+  PickleArena arena_;
   // Names of globals, made from two strings; the text views reach in here, so
   // each is allocated by itself.
   std::vector<std::unique_ptr<std::string>> names_;

@@ -1,7 +1,8 @@
 // tools/convert/dcp/pickle_opcodes.cc: what each opcode does to the stack.
 
+#include <array>
 #include <cstring>
-#include <utility>
+#include <span>
 
 #include "ckpt/base/status_macros.h"
 #include "tools/convert/dcp/pickle_reader.h"
@@ -77,7 +78,10 @@ absl::Status PickleReader::Scalar() {
 absl::Status PickleReader::Containers() {
   switch (opcode_) {
     case kEmptyTuple:
-      return Push(MakeList(PickleKind::kTuple, {}));
+      if (!empty_tuple_.has_value()) {
+        HF_ASSIGN_OR_RETURN(empty_tuple_, MakeList(PickleKind::kTuple, {}));
+      }
+      return Push(*empty_tuple_);
     case kEmptyList:
       return Push(MakeList(PickleKind::kList, {}));
     case kEmptyDict:
@@ -87,50 +91,48 @@ absl::Status PickleReader::Containers() {
     case kTuple1:
     case kTuple2:
     case kTuple3: {
-      std::vector<Node> elements(opcode_ - kTuple1 + 1);
-      for (size_t i = elements.size(); i > 0; --i) {
+      std::array<Node, 3> elements;
+      const size_t count = opcode_ - kTuple1 + 1;
+      for (size_t i = count; i > 0; --i) {
         HF_ASSIGN_OR_RETURN(elements[i - 1], Pop());
       }
-      return Push(MakeList(PickleKind::kTuple, std::move(elements)));
+      return Push(
+          MakeList(PickleKind::kTuple, std::span(elements).first(count)));
     }
     case kTupleOfMark:
     case kListOfMark:
     case kFrozenSet: {
-      HF_ASSIGN_OR_RETURN(std::vector<Node> elements, PopToMark());
+      HF_ASSIGN_OR_RETURN(const std::vector<Node> elements, PopToMark());
       return Push(MakeList(opcode_ == kTupleOfMark  ? PickleKind::kTuple
                            : opcode_ == kListOfMark ? PickleKind::kList
                                                     : PickleKind::kSet,
-                           std::move(elements)));
+                           elements));
     }
     case kDictOfMark: {
-      HF_ASSIGN_OR_RETURN(std::vector<Node> entries, PopToMark());
+      HF_ASSIGN_OR_RETURN(const std::vector<Node> entries, PopToMark());
       if (entries.size() % 2 != 0) return Fail("a key has no value");
-      return Push(MakeList(PickleKind::kDict, std::move(entries)));
+      return Push(MakeList(PickleKind::kDict, entries));
     }
     case kAppend: {
       HF_ASSIGN_OR_RETURN(const Node value, Pop());
-      HF_ASSIGN_OR_RETURN(std::vector<Node>* const list,
+      HF_ASSIGN_OR_RETURN(PickleList* const list,
                           Extended(/*pairs=*/false, /*set=*/false));
-      list->push_back(value);
-      return absl::OkStatus();
+      return Append({&value, 1}, list);
     }
     case kSetItem: {
       HF_ASSIGN_OR_RETURN(const Node value, Pop());
       HF_ASSIGN_OR_RETURN(const Node key, Pop());
-      HF_ASSIGN_OR_RETURN(std::vector<Node>* const entries,
+      HF_ASSIGN_OR_RETURN(PickleList* const entries,
                           Extended(/*pairs=*/true, /*set=*/false));
-      entries->push_back(key);
-      entries->push_back(value);
-      return absl::OkStatus();
+      return Append(std::array<Node, 2>{key, value}, entries);
     }
     default: {  // kAppends, kSetItems, kAddItems
       HF_ASSIGN_OR_RETURN(const std::vector<Node> more, PopToMark());
       const bool pairs = opcode_ == kSetItems;
       if (pairs && more.size() % 2 != 0) return Fail("a key has no value");
-      HF_ASSIGN_OR_RETURN(std::vector<Node>* const list,
+      HF_ASSIGN_OR_RETURN(PickleList* const list,
                           Extended(pairs, opcode_ == kAddItems));
-      list->insert(list->end(), more.begin(), more.end());
-      return absl::OkStatus();
+      return Append(more, list);
     }
   }
 }
@@ -174,9 +176,9 @@ absl::Status PickleReader::Objects() {
         return Fail("its objects share their named arguments");
       }
       HF_RETURN_IF_ERROR(MakeObject(callee, arguments));
-      pickle_.objects_.back().items.assign(pickle_.children(named).begin(),
-                                           pickle_.children(named).end());
-      return absl::OkStatus();
+      HF_ASSIGN_OR_RETURN(PickleList* const items,
+                          Extended(/*pairs=*/true, /*set=*/false));
+      return Append(pickle_.children(named), items);
     }
     case kBuild: {
       HF_ASSIGN_OR_RETURN(const Node state, Pop());
@@ -187,9 +189,10 @@ absl::Status PickleReader::Objects() {
             absl::StrFormat("it gives a state to %s", NameOf(value.kind)));
       }
       Pickle::Object& object = pickle_.objects_[value.extra];
-      if (object.has_state) return Fail("the object already has a state");
+      if (object.state != Pickle::kNone) {
+        return Fail("the object already has a state");
+      }
       object.state = state;
-      object.has_state = true;
       return absl::OkStatus();
     }
     default: {  // kBinPersId
@@ -197,7 +200,7 @@ absl::Status PickleReader::Objects() {
         return Fail("persistent ids do not belong here");
       }
       HF_ASSIGN_OR_RETURN(const Node id, Pop());
-      return Push(MakeList(PickleKind::kPersistent, {id}));
+      return Push(MakeList(PickleKind::kPersistent, {&id, 1}));
     }
   }
 }

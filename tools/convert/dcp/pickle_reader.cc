@@ -39,27 +39,53 @@ absl::StatusOr<std::string_view> PickleReader::Line() {
   return line;
 }
 
+absl::Status PickleReader::CheckMemory() const {
+  constexpr size_t kRemembered = sizeof(Node) + 1;
+  const size_t memory =
+      pickle_.memory() + memo_.size() * kRemembered + name_bytes_;
+  if (memory <= options_.limits.memory_max) return absl::OkStatus();
+  return Fail(absl::StrFormat(
+      "what was read so far takes more than the %d MiB of memory that are "
+      "allowed, of %d bytes %d are left",
+      options_.limits.memory_max >> 20, bytes_.size(),
+      bytes_.size() - position_));
+}
+
 absl::StatusOr<PickleReader::Node> PickleReader::Make(PickleKind kind,
-                                                      int64_t number,
-                                                      const char* data) {
+                                                      int64_t number) {
   if (pickle_.nodes_.size() >= options_.limits.nodes_max) {
     return Fail(
         absl::StrFormat("more than %d values", options_.limits.nodes_max));
   }
-  pickle_.nodes_.push_back({kind, 0, number, data});
+  HF_RETURN_IF_ERROR(CheckMemory());
+  Pickle::Value& value = pickle_.nodes_.emplace_back();
+  value.kind = kind;
+  value.number = number;
   return static_cast<Node>(pickle_.nodes_.size() - 1);
 }
 
 absl::StatusOr<PickleReader::Node> PickleReader::MakeList(
-    PickleKind kind, std::vector<Node> children) {
+    PickleKind kind, std::span<const Node> children) {
   HF_ASSIGN_OR_RETURN(const Node node, Make(kind));
   pickle_.nodes_[node].extra = static_cast<uint32_t>(pickle_.lists_.size());
-  pickle_.lists_.push_back(std::move(children));
+  HF_RETURN_IF_ERROR(Append(children, &pickle_.lists_.emplace_back()));
   return node;
 }
 
+absl::Status PickleReader::Append(std::span<const Node> more,
+                                  PickleList* list) {
+  if (!pickle_.arena_.Append(more, list)) return Fail("a list of 2^32 values");
+  return CheckMemory();
+}
+
 absl::Status PickleReader::MakeText(PickleKind kind, std::string_view text) {
-  return Push(Make(kind, static_cast<int64_t>(text.size()), text.data()));
+  if (text.size() > UINT32_MAX) {
+    return Fail(absl::StrFormat("a text of %d bytes", text.size()));
+  }
+  HF_ASSIGN_OR_RETURN(const Node node, Make(kind));
+  pickle_.nodes_[node].extra = static_cast<uint32_t>(text.size());
+  pickle_.nodes_[node].data = text.data();
+  return Push(node);
 }
 
 absl::Status PickleReader::MakeGlobal(std::string_view module,
@@ -85,7 +111,7 @@ absl::Status PickleReader::MakeGlobal(std::string_view module,
 absl::Status PickleReader::MakeObject(Node callee, Node arguments) {
   HF_ASSIGN_OR_RETURN(const Node node, Make(PickleKind::kObject));
   pickle_.nodes_[node].extra = static_cast<uint32_t>(pickle_.objects_.size());
-  pickle_.objects_.push_back({callee, arguments, 0, false, {}});
+  pickle_.objects_.push_back({.callee = callee, .arguments = arguments});
   return Push(node);
 }
 
@@ -113,12 +139,16 @@ absl::StatusOr<std::vector<PickleReader::Node>> PickleReader::PopToMark() {
   return nodes;
 }
 
-absl::StatusOr<std::vector<PickleReader::Node>*> PickleReader::Extended(
-    bool pairs, bool set) {
+absl::StatusOr<PickleList*> PickleReader::Extended(bool pairs, bool set) {
   if (stack_.size() <= floor()) return Fail("there is no container for it");
   const Pickle::Value& value = pickle_.nodes_[stack_.back()];
   if (value.kind == PickleKind::kObject) {
-    return &pickle_.objects_[value.extra].items;
+    uint32_t& items = pickle_.objects_[value.extra].items;
+    if (items == Pickle::kNone) {
+      items = static_cast<uint32_t>(pickle_.lists_.size());
+      pickle_.lists_.emplace_back();
+    }
+    return &pickle_.lists_[items];
   }
   const PickleKind wanted = pairs ? PickleKind::kDict
                             : set ? PickleKind::kSet

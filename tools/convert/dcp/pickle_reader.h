@@ -10,6 +10,8 @@
 #define HOLDFAST_TOOLS_CONVERT_DCP_PICKLE_READER_H_
 
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -102,9 +104,11 @@ class PickleReader {
   absl::StatusOr<std::string_view> Counted(int size_bytes);
   absl::StatusOr<std::string_view> Line();
 
-  absl::StatusOr<Node> Make(PickleKind kind, int64_t number = 0,
-                            const char* data = nullptr);
-  absl::StatusOr<Node> MakeList(PickleKind kind, std::vector<Node> children);
+  absl::StatusOr<Node> Make(PickleKind kind, int64_t number = 0);
+  absl::StatusOr<Node> MakeList(PickleKind kind,
+                                std::span<const Node> children);
+  absl::Status Append(std::span<const Node> more, PickleList* list);
+  absl::Status CheckMemory() const;
   absl::Status MakeText(PickleKind kind, std::string_view text);
   absl::Status MakeGlobal(std::string_view module, std::string_view name);
   absl::Status MakeObject(Node callee, Node arguments);
@@ -115,7 +119,7 @@ class PickleReader {
   // All values above the last mark, which goes too.
   absl::StatusOr<std::vector<Node>> PopToMark();
   // The list that APPEND and ADDITEMS (`pairs` false) or SETITEM (true) extend.
-  absl::StatusOr<std::vector<Node>*> Extended(bool pairs, bool set);
+  absl::StatusOr<PickleList*> Extended(bool pairs, bool set);
 
   size_t floor() const { return marks_.empty() ? 0 : marks_.back(); }
 
@@ -129,8 +133,9 @@ class PickleReader {
   std::vector<size_t> marks_;  // heights of stack_
   std::vector<Node> memo_;
   std::vector<bool> in_memo_;
-  size_t name_bytes_ = 0;  // of all globals so far
-  size_t copied_ = 0;      // named arguments of all objects so far
+  std::optional<Node> empty_tuple_;  // there is one, as in Python
+  size_t name_bytes_ = 0;            // of all globals so far
+  size_t copied_ = 0;                // named arguments of all objects so far
 };
 
 }  // namespace holdfast::tools

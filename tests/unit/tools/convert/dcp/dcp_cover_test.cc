@@ -19,7 +19,9 @@ DcpTensor Tensor(
   tensor.name = "w";
   tensor.shape = std::move(shape);
   for (auto& [first, count] : chunks) {
-    tensor.chunks.push_back({first, count, {}});
+    tensor.chunks.push_back({DcpLengths(first.begin(), first.end()),
+                             DcpLengths(count.begin(), count.end()),
+                             {}});
   }
   std::sort(
       tensor.chunks.begin(), tensor.chunks.end(),

@@ -208,6 +208,55 @@ TEST(PickleTest, MoreValuesOrAHigherStackThanAllowedIsRefused) {
   ExpectRefused(Protocol4(std::string(11, 'N')), "stack grows too high", low);
 }
 
+TEST(PickleTest, MoreMemoryThanAllowedIsRefusedWhateverTakesIt) {
+  PickleOptions small;
+  small.limits.memory_max = 4 << 20;
+  const auto times = [](int n, std::string_view text) {
+    std::string all;
+    for (int i = 0; i < n; ++i) all += text;
+    return all;
+  };
+  constexpr char kWords[] = "more than the 4 MiB of memory";
+  // Values, empty lists, pairs, entries of one list, names.
+  ExpectRefused(Protocol4(times(300'000, "N0")), kWords, small);
+  ExpectRefused(Protocol4(times(150'000, "]0")), kWords, small);
+  ExpectRefused(Protocol4(times(150'000, Bytes({'N', 'N', 0x86, '0'}))), kWords,
+                small);
+  ExpectRefused(Protocol4("](N" + Bytes({'q', 0}) +
+                          times(1'200'000, Bytes({'h', 0})) + "e"),
+                kWords, small);
+  ExpectRefused(Protocol4(times(100'000, "cmodule\nname\n0")), kWords, small);
+  // What is far below.
+  const std::string few = Protocol4("](" + times(100'000, "N") + "e");
+  const auto read = Pickle::Parse(few, small);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->children(read->root()).size(), 100'000u);
+}
+
+TEST(PickleTest, AListThatGrowsInManyStepsKeepsItsOrder) {
+  // Two of them in turn, so that neither can grow where it is.
+  std::string text = Bytes({']', 'q', 0, ']', 'q', 1, '0', '0'});
+  for (int i = 0; i < 5000; ++i) {
+    for (const uint8_t list : {0, 1}) {
+      text += Bytes({'h', list});
+      const auto low = static_cast<uint8_t>(i),
+                 high = static_cast<uint8_t>(i >> 8);
+      text += Bytes({'M', low, high, 'a', '0'});
+    }
+  }
+  text += Bytes({'h', 0, 'h', 1, 0x86});
+  const std::string bytes = Protocol4(text);
+  const auto read = Pickle::Parse(bytes, {});
+  ASSERT_TRUE(read.ok()) << read.status();
+  for (const Pickle::Node list : read->children(read->root())) {
+    const auto numbers = read->children(list);
+    ASSERT_EQ(numbers.size(), 5000u);
+    for (int i = 0; i < 5000; ++i) {
+      ASSERT_EQ(read->integer(numbers[i]), i);
+    }
+  }
+}
+
 TEST(PickleTest, ALongNameIsRefusedBeforeItIsCopied) {
   ExpectRefused(Protocol4("c" + std::string(5000, 'm') + "\n" + "n\n"),
                 "a name of 5001 bytes");
