@@ -45,7 +45,7 @@ absl::StatusOr<std::unique_ptr<DevicePlugin>> Load(const std::string& name) {
     }
   }
   if (path.empty()) {
-    return absl::NotFoundError(absl::StrFormat(
+    return absl::FailedPreconditionError(absl::StrFormat(
         "device = %s needs the plug-in %s, which is not in %s; build it (CMake "
         "option HOLDFAST_CUDA) or use device = cpu",
         name, file, absl::StrJoin(folders, " or ")));

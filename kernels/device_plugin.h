@@ -89,10 +89,10 @@ class DevicePlugin {
   const DevicePluginEntry* const entry_;
 };
 
-// One line says what is wrong: kNotFound where there is no such plug-in, with
-// the places looked at; kFailedPrecondition where it cannot be loaded (in the
-// loader's words: a missing library of CUDA's is named there) or is of another
-// build. Loads once for each name; later calls return the same object.
+// kFailedPrecondition says in one line what is wrong: there is no such plug-in,
+// with the places looked at; it cannot be loaded, in the loader's words (a
+// missing library of CUDA's is named there); it is of another build. Loads once
+// for each name; later calls return the same object.
 absl::StatusOr<DevicePlugin*> LoadDevicePlugin(std::string_view name);
 
 }  // namespace holdfast::kernels

@@ -222,8 +222,6 @@ absl::Status CheckBuilt(const Config& config) {
     bool asked;
     const char* refusal;
   } unbuilt[] = {
-      {config.device == DeviceChoice::kCuda,
-       "device = \"cuda\": this build has no GPU kernels; use \"cpu\""},
       {config.device == DeviceChoice::kFake,
        "device = \"fake\": the trainer's saves need memory that the host may "
        "read; use \"cpu\""},

@@ -35,7 +35,7 @@ std::vector<Key> MakeKeys() {
        HF_ENUM(device),
        "",
        {},
-       "where the model lives; only cpu is built",
+       "where the model lives and is computed",
        "",
        false,
        {"cpu", "fake", "cuda"}},

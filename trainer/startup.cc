@@ -140,19 +140,21 @@ StepOptions StepOptionsOf(TrainRun& run, const TrainEnv& env) {
   options.batch = run.config.batch;
   options.layout = run.layout.get();
   options.mesh = &run.collectives;
-  options.device = run.device.get();
+  options.device = run.device.device.get();
   options.clock = env.clock;
   return options;
 }
 
 // Before any rank allocates: what is free is for all ranks of the host.
 absl::Status PlanMemory(TrainRun& run, const TrainEnv& env) {
-  run.device = kernels::NewCpuDevice();
   const StepOptions options = StepOptionsOf(run, env);
   HF_ASSIGN_OR_RETURN(
       const MemoryPlan plan,
       StepRunner::PlanMemory(options, ckpt::Rank{env.world->rank()}));
   run.memory_planned_bytes = plan.total();
+  if (run.device.on_gpu()) {
+    return CheckGpuMemory(run.device, plan, env.world->rank(), env.host);
+  }
   const int64_t available = AvailableMemoryBytes();
   if (available > 0 && plan.total() > available / env.ranks_on_host) {
     return absl::ResourceExhaustedError(absl::StrFormat(
@@ -234,8 +236,10 @@ absl::Status OpenCheckpointer(TrainRun& run, TrainEnv& env) {
       run.checkpointer,
       ckpt::Checkpointer::Open(options, std::move(env.checkpoint_group),
                                run.layout, std::move(regions), *env.clock));
-  run.memory_planned_bytes +=
-      static_cast<int64_t>(run.checkpointer->arena_bytes());
+  if (!run.device.on_gpu()) {  // the arena is the host's memory
+    run.memory_planned_bytes +=
+        static_cast<int64_t>(run.checkpointer->arena_bytes());
+  }
   return absl::OkStatus();
 }
 
@@ -363,6 +367,9 @@ void SayWhatRuns(const TrainRun& run) {
       run.layout->description(), ParameterCount(run.config.model) / 1e6,
       run.config.train.steps, batch.global_seqs, run.config.model.seq_len,
       batch.global_seqs / batch.micro_seqs);
+  if (run.device.on_gpu()) {
+    HF_LOG_INFO("device: %s", DescribeDevice(run.device));
+  }
   if (numerics.invariant) {
     const MemoryPlan memory = run.runner->memory();
     HF_LOG_INFO(
@@ -443,9 +450,17 @@ absl::StatusOr<std::unique_ptr<TrainRun>> StartRun(const TrainOptions& options,
       env.heartbeat, "start-up",
       absl::Seconds(run->config.fault.start_timeout_s));
   HF_RETURN_IF_ERROR(Agree(world, OpenData(*run, env), "opening the data"));
+  const auto open_device = [&]() -> absl::Status {
+    HF_ASSIGN_OR_RETURN(run->device,
+                        OpenRunDevice(run->config, env.local_rank));
+    return absl::OkStatus();
+  };
+  HF_RETURN_IF_ERROR(Agree(world, open_device(), "opening the device"));
+  HF_RETURN_IF_ERROR(CountSharing(world, env.host, run->device));
 
   // Every rank computes the same thing in the same way, or nobody starts.
-  const std::string numerics = NumericsFingerprint(run->config);
+  const std::string numerics =
+      NumericsFingerprint(run->config, *run->device.device);
   HF_RETURN_IF_ERROR(
       AgreeEqual(world, CanonicalText(run->config), "the configuration"));
   HF_RETURN_IF_ERROR(AgreeEqual(world, numerics, "the numerics fingerprint"));
@@ -459,13 +474,19 @@ absl::StatusOr<std::unique_ptr<TrainRun>> StartRun(const TrainOptions& options,
   HF_ASSIGN_OR_RETURN(run->collectives, SplitMesh(world, run->mesh));
   // Measured before the state is there, so that its memory is not counted.
   HF_RETURN_IF_ERROR(world.Barrier());
-  const double flops =
-      env.measure_speeds
-          ? MeasureMatmulFlops(
-                run->config.numerics.compute,
-                run->config.batch.micro_seqs * run->config.model.seq_len,
-                run->config.model.hidden, run->config.model.ffn / run->mesh.tp)
-          : 0;
+  double flops = 0;
+  if (env.measure_speeds) {
+    const auto measure = [&]() -> absl::Status {
+      HF_ASSIGN_OR_RETURN(
+          flops,
+          MeasureMatmulFlops(
+              *run->device.device, run->config.numerics.compute,
+              run->config.batch.micro_seqs * run->config.model.seq_len,
+              run->config.model.hidden, run->config.model.ffn / run->mesh.tp));
+      return absl::OkStatus();
+    };
+    HF_RETURN_IF_ERROR(Agree(world, measure(), "timing a matrix product"));
+  }
   int64_t megaflops = static_cast<int64_t>(flops / 1e6);
   HF_RETURN_IF_ERROR(world.AllReduceSum(std::span<int64_t>(&megaflops, 1)));
   run->matmul_flops = static_cast<double>(megaflops) * 1e6;
@@ -514,6 +535,7 @@ absl::StatusOr<std::unique_ptr<TrainRun>> StartRun(const TrainOptions& options,
                                         {"host", env.host},
                                         {"world", world.size()},
                                         {"layout", run->layout->description()},
+                                        {"device", DescribeDevice(run->device)},
                                         {"numerics", numerics},
                                         {"data", data}}));
     HF_RETURN_IF_ERROR(run->records->WriteJournal(

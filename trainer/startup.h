@@ -17,12 +17,12 @@
 #include "absl/status/statusor.h"
 #include "ckpt/checkpointer.h"
 #include "ckpt/layout/train_layout.h"
-#include "kernels/device.h"
 #include "trainer/batch_source.h"
 #include "trainer/config.h"
 #include "trainer/data/data_source.h"
 #include "trainer/parallel/mesh_collectives.h"
 #include "trainer/resume_state.h"
+#include "trainer/run_device.h"
 #include "trainer/run_records.h"
 #include "trainer/step.h"
 #include "trainer/trainer.h"
@@ -58,7 +58,7 @@ struct TrainRun {
   ckpt::Mesh mesh;
   MeshCollectives collectives;
   std::shared_ptr<ckpt::TrainLayout> layout;
-  std::unique_ptr<kernels::Device> device;
+  RunDevice device;
   std::unique_ptr<DataSource> data;
   std::unique_ptr<BatchSource> train_data, eval_data;
   std::unique_ptr<StepRunner> runner;

@@ -117,7 +117,7 @@ absl::Status TrainState::Initialise(const ModelConfig& model, uint64_t seed) {
     kernels::Cast(*stream_, master, weight.as<float>() + first, elements);
   }
   device_.Sync(*stream_);
-  return absl::OkStatus();
+  return device_.status();
 }
 
 // Blocks [block, block + count) of one tensor: values, then zeros for the

@@ -278,13 +278,17 @@ absl::Status Loop::ReportMemoryOnce() {
   int64_t values[] = {
       ReadProcessMemory().anonymous_bytes - run_.memory_base_bytes,
       run_.memory_planned_bytes};
+  if (run_.device.on_gpu()) {
+    // Of the GPU, which knows no ranks.
+    HF_ASSIGN_OR_RETURN(values[0], GpuBytesTaken(run_.device));
+    values[1] *= run_.device.ranks_sharing;
+  }
   HF_RETURN_IF_ERROR(world_.AllReduceMax(std::span<int64_t>(values)));
   if (!is_root_) return absl::OkStatus();
   HF_LOG_INFO(
-      "memory of the fullest rank over the base: planned %.1f MB, measured "
-      "%.1f "
+      "memory of the fullest %s over the base: planned %.1f MB, measured %.1f "
       "MB (%+.1f %%)",
-      values[1] / 1e6, values[0] / 1e6,
+      run_.device.on_gpu() ? "GPU" : "rank", values[1] / 1e6, values[0] / 1e6,
       100.0 * static_cast<double>(values[0] - values[1]) /
           static_cast<double>(values[1]));
   Journal("memory",

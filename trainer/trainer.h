@@ -46,6 +46,7 @@ struct TrainEnv {
   std::string host;
   bool first_on_host = true;  // the lowest rank of its host
   int ranks_on_host = 1;
+  int local_rank = 0;          // of them, from 0
   int processors_on_host = 0;  // given to those ranks; 0: not known
   std::string command;         // as typed, for env.json
   // Called once the run is claimed, so that whoever watches this rank knows

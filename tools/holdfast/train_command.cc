@@ -120,6 +120,7 @@ int RunTrain(const TrainOptions& options) {
   env.host = (*job)->HostOf(rank);
   env.first_on_host = (*job)->local_rank() == 0;
   env.ranks_on_host = (*job)->local_size();
+  env.local_rank = (*job)->local_rank();
   env.processors_on_host = (*job)->processors();
   env.on_claimed = [&](uint32_t claimed) { incarnation = claimed; };
   env.command = OwnCommandLine();

@@ -55,7 +55,7 @@ TEST_F(DevicePluginTest, HasOtherFunctionsByName) {
 
 TEST_F(DevicePluginTest, WhereThereIsNoneThePlacesAreNamed) {
   const absl::Status status = LoadDevicePlugin("test_absent").status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(
       std::string(status.message()),
       AllOf(HasSubstr("libholdfast_test_absent.so"), HasSubstr("test-plugins"),

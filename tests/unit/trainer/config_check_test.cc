@@ -125,7 +125,7 @@ TEST(ConfigCheckTest, OtherNumbersThatContradictEachOther) {
 }
 
 TEST(ConfigCheckTest, SystemsThatAreNotBuiltAreRefusedByName) {
-  const std::string asked[] = {"device=cuda",
+  const std::string asked[] = {"device=fake",
                                "parallel.cp=2",
                                "parallel.ep=2",
                                "parallel.chunks=2",

@@ -1,0 +1,91 @@
+// Which device a rank gets, and what is said about it, without a GPU.
+
+#include "trainer/run_device.h"
+
+#include <cstdlib>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "trainer/parallel/inproc_collectives.h"
+
+namespace holdfast::trainer {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Of a GPU that is described and never touched.
+RunDevice Gpu(const std::string& bus) {
+  RunDevice device;
+  device.plugin = reinterpret_cast<const kernels::DevicePlugin*>(&device);
+  device.info.ordinal = 3;
+  device.info.name = "NVIDIA H200";
+  device.info.bus = bus;
+  device.info.bytes_total = 150'000'000'000;
+  device.info.bytes_free = 120'000'000'000;
+  return device;
+}
+
+TEST(RunDeviceTest, TheProcessorIsTheDefault) {
+  const auto device = OpenRunDevice(Config{}, 0);
+  ASSERT_TRUE(device.ok()) << device.status();
+  EXPECT_EQ(device->device->name(), "cpu");
+  EXPECT_FALSE(device->on_gpu());
+  EXPECT_EQ(DescribeDevice(*device), "processor");
+}
+
+TEST(RunDeviceTest, WithoutThePluginTheRunIsToldWhereItWasLookedFor) {
+  Config config;
+  config.device = DeviceChoice::kCuda;
+  ::setenv("HOLDFAST_PLUGIN_DIR", "/nowhere", 1);
+  const auto device = OpenRunDevice(config, 0);
+  ::unsetenv("HOLDFAST_PLUGIN_DIR");
+  EXPECT_EQ(device.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(device.status().message()),
+              AllOf(HasSubstr("libholdfast_cuda.so"), HasSubstr("/nowhere"),
+                    HasSubstr("use device = cpu")));
+}
+
+TEST(RunDeviceTest, RanksWithTheSameGpuOfTheSameHostAreCounted) {
+  constexpr int kRanks = 6;
+  const char* const hosts[kRanks] = {"a", "a", "a", "b", "b", "b"};
+  const char* const buses[kRanks] = {"0", "1", "0", "0", "0", "0"};
+  const int expected[kRanks] = {2, 1, 2, 3, 3, 3};
+  const absl::Status ran = RunInprocRanks(kRanks, [&](Collectives& world) {
+    const auto rank = static_cast<size_t>(world.rank());
+    RunDevice device = Gpu(buses[rank]);
+    const absl::Status status = CountSharing(world, hosts[rank], device);
+    EXPECT_EQ(device.ranks_sharing, expected[rank]) << rank;
+    return status;
+  });
+  EXPECT_TRUE(ran.ok()) << ran;
+}
+
+TEST(RunDeviceTest, APlanMustFitInTheRanksShareOfTheFreeMemory) {
+  RunDevice device = Gpu("0000:3b:00.0");
+  device.ranks_sharing = 4;
+  MemoryPlan plan;
+  plan.weights = 20'000'000'000;
+  plan.activations = 10'000'000'000;
+  EXPECT_TRUE(CheckGpuMemory(device, plan, 5, "node7").ok());
+  plan.buffers = 1;
+  const absl::Status status = CheckGpuMemory(device, plan, 5, "node7");
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(
+      std::string(status.message()),
+      AllOf(HasSubstr("rank 5 needs 30.00 GB (weights 20.00"),
+            HasSubstr("GPU 3 of node7 (NVIDIA H200) has 120.00 of 150.00 GB "
+                      "free for 4 ranks")));
+}
+
+TEST(RunDeviceTest, SharingIsSaid) {
+  RunDevice device = Gpu("0000:3b:00.0");
+  EXPECT_EQ(DescribeDevice(device),
+            "GPU 3 (NVIDIA H200, 150.0 GB, 0000:3b:00.0)");
+  device.ranks_sharing = 8;
+  EXPECT_EQ(DescribeDevice(device),
+            "GPU 3 (NVIDIA H200, 150.0 GB, 0000:3b:00.0), shared by 8 ranks");
+}
+
+}  // namespace
+}  // namespace holdfast::trainer

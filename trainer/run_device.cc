@@ -1,0 +1,96 @@
+// trainer/run_device.cc: opens it and looks at what it has.
+
+#include "trainer/run_device.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "ckpt/base/status_macros.h"
+
+namespace holdfast::trainer {
+namespace {
+
+// FNV-1a, so that all hosts' builds agree.
+uint64_t HashOf(const std::string& text) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (const char c : text) {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  }
+  return hash;
+}
+
+}  // namespace
+
+absl::StatusOr<RunDevice> OpenRunDevice(const Config& config, int local_rank) {
+  RunDevice run;
+  if (config.device != DeviceChoice::kCuda) {
+    run.device = kernels::NewCpuDevice();
+    return run;
+  }
+  HF_ASSIGN_OR_RETURN(const kernels::DevicePlugin* const plugin,
+                      kernels::LoadDevicePlugin("cuda"));
+  HF_ASSIGN_OR_RETURN(const int count, plugin->DeviceCount());
+  HF_ASSIGN_OR_RETURN(run.device, plugin->Open(local_rank % count));
+  // After opening, so that what the driver takes for itself is gone from what
+  // is free.
+  HF_ASSIGN_OR_RETURN(run.info, plugin->Info(local_rank % count));
+  run.plugin = plugin;
+  return run;
+}
+
+absl::Status CountSharing(Collectives& world, const std::string& host,
+                          RunDevice& device) {
+  const auto ranks = static_cast<size_t>(world.size());
+  std::vector<uint64_t> all(ranks);
+  std::vector<int64_t> first(ranks), count(ranks, sizeof(uint64_t));
+  for (size_t i = 0; i < ranks; ++i) {
+    first[i] = static_cast<int64_t>(i * sizeof(uint64_t));
+  }
+  uint64_t& mine = all[static_cast<size_t>(world.rank())];
+  mine = device.on_gpu() ? HashOf(host + " " + device.info.bus) : 0;
+  HF_RETURN_IF_ERROR(
+      world.AllGatherV(Bytes(std::span<uint64_t>(all)), first, count));
+  device.ranks_sharing = 1;
+  if (!device.on_gpu()) return absl::OkStatus();
+  device.ranks_sharing = 0;
+  for (const uint64_t other : all) device.ranks_sharing += other == mine;
+  return absl::OkStatus();
+}
+
+absl::Status CheckGpuMemory(const RunDevice& device, const MemoryPlan& plan,
+                            int rank, const std::string& host) {
+  if (plan.total() <= device.info.bytes_free / device.ranks_sharing) {
+    return absl::OkStatus();
+  }
+  return absl::ResourceExhaustedError(absl::StrFormat(
+      "rank %d needs %.2f GB (weights %.2f, gradients %.2f, optimizer %.2f, "
+      "partial sums %.2f, activations %.2f, buffers %.2f), GPU %d of %s (%s) "
+      "has %.2f of %.2f GB free for %d ranks; use more GPUs, a smaller "
+      "batch.micro_seqs or a smaller model",
+      rank, plan.total() / 1e9, plan.weights / 1e9, plan.gradients / 1e9,
+      plan.optimizer / 1e9, plan.live_sums / 1e9, plan.activations / 1e9,
+      plan.buffers / 1e9, device.info.ordinal, host, device.info.name,
+      static_cast<double>(device.info.bytes_free) / 1e9,
+      static_cast<double>(device.info.bytes_total) / 1e9,
+      device.ranks_sharing));
+}
+
+absl::StatusOr<int64_t> GpuBytesTaken(const RunDevice& device) {
+  HF_ASSIGN_OR_RETURN(const kernels::DeviceInfo now,
+                      device.plugin->Info(device.info.ordinal));
+  return device.info.bytes_free - now.bytes_free;
+}
+
+std::string DescribeDevice(const RunDevice& device) {
+  if (!device.on_gpu()) return "processor";
+  std::string text = absl::StrFormat(
+      "GPU %d (%s, %.1f GB, %s)", device.info.ordinal, device.info.name,
+      static_cast<double>(device.info.bytes_total) / 1e9, device.info.bus);
+  if (device.ranks_sharing > 1) {
+    absl::StrAppendFormat(&text, ", shared by %d ranks", device.ranks_sharing);
+  }
+  return text;
+}
+
+}  // namespace holdfast::trainer

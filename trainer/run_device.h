@@ -1,0 +1,57 @@
+// trainer/run_device.h: the device that a rank trains on.
+//
+// device = cuda: the rank's number among those of its host chooses the GPU,
+// wrapping round where there are fewer GPUs than ranks; ranks that share one
+// divide its memory, and a line at the start says so.
+
+#ifndef HOLDFAST_TRAINER_RUN_DEVICE_H_
+#define HOLDFAST_TRAINER_RUN_DEVICE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/device.h"
+#include "kernels/device_plugin.h"
+#include "trainer/config.h"
+#include "trainer/model/memory_plan.h"
+#include "trainer/parallel/collectives.h"
+
+namespace holdfast::trainer {
+
+struct RunDevice {
+  std::unique_ptr<kernels::Device> device;
+  // Of device = cuda only; null elsewhere.
+  const kernels::DevicePlugin* plugin = nullptr;
+  kernels::DeviceInfo info;
+  // Ranks of the job whose device is this very one; 1 on the CPU.
+  int ranks_sharing = 1;
+
+  bool on_gpu() const { return plugin != nullptr; }
+};
+
+// Opens the device that `config` asks for. `local_rank` counts from 0 on each
+// host. Errors as kernels::LoadDevicePlugin and DevicePlugin::Open.
+absl::StatusOr<RunDevice> OpenRunDevice(const Config& config, int local_rank);
+
+// Fills ranks_sharing. Collective, after all ranks have opened theirs.
+absl::Status CountSharing(Collectives& world, const std::string& host,
+                          RunDevice& device);
+
+// OK when a rank's plan fits in its share of the GPU's free memory. Before any
+// rank allocates.
+absl::Status CheckGpuMemory(const RunDevice& device, const MemoryPlan& plan,
+                            int rank, const std::string& host);
+
+// What has gone from the GPU's free memory since it was opened, whoever took
+// it.
+absl::StatusOr<int64_t> GpuBytesTaken(const RunDevice& device);
+
+// "GPU 0 (NVIDIA H200, 150.8 GB, 0000:3b:00.0), shared by 4 ranks"; "processor"
+std::string DescribeDevice(const RunDevice& device);
+
+}  // namespace holdfast::trainer
+
+#endif  // HOLDFAST_TRAINER_RUN_DEVICE_H_
