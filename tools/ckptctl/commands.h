@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "tools/convert/memory_share.h"
+
 namespace holdfast::tools {
 
 struct LsOptions {
@@ -74,6 +76,8 @@ struct ExportOptions {
   std::string out;
   std::string dtype;  // empty: what the format prefers
   uint64_t shard_bytes_max = 5'000'000'000;
+  uint64_t memory_limit = kMemoryLimitDefault;
+  int threads = 0;  // 0: by the processors and the limit
   bool json = false;
 };
 int RunExport(const ExportOptions& options);

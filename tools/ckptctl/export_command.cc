@@ -1,8 +1,11 @@
 // tools/ckptctl/export_command.cc: `ckptctl export`: a checkpoint's state in
 // the files of other programs.
 
+#include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <string>
+#include <thread>
 
 #include "absl/strings/str_format.h"
 #include "ckpt/base/status_macros.h"
@@ -10,8 +13,10 @@
 #include "tools/ckptctl/commands.h"
 #include "tools/common/json_output.h"
 #include "tools/common/progress.h"
+#include "tools/common/stoppable.h"
 #include "tools/common/text.h"
 #include "tools/convert/formats.h"
+#include "tools/convert/memory_share.h"
 #include "trainer/fault/exit_codes.h"
 
 namespace holdfast::tools {
@@ -21,9 +26,18 @@ constexpr char kProgram[] = "ckptctl export";
 
 absl::Status Export(const ExportOptions& options) {
   HF_ASSIGN_OR_RETURN(const Format format, FindExport(options.format));
-  HF_ASSIGN_OR_RETURN(
-      const auto source,
-      ckpt::CheckpointSource::Open(options.checkpoint, {}, ckpt::RealClock()));
+  MemoryWish wish;
+  wish.limit = options.memory_limit;
+  wish.threads = options.threads;
+  wish.processors =
+      std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  // A window as it is written, and as it is stored.
+  wish.thread_bytes = 2 * kWindowBytes;
+  HF_ASSIGN_OR_RETURN(const MemoryShare share, ShareMemory(wish));
+  HF_ASSIGN_OR_RETURN(const auto source,
+                      ckpt::CheckpointSource::Open(
+                          options.checkpoint, share.source, ckpt::RealClock()));
+  std::atomic<bool> stop = false;
   Progress::Options shown;
   shown.doing = "exporting";
   Progress progress(shown, ckpt::RealClock());
@@ -33,10 +47,17 @@ absl::Status Export(const ExportOptions& options) {
   request.shard_bytes_max = options.shard_bytes_max;
   request.on_progress = [&](uint64_t done, uint64_t total) {
     progress.Update(done, total);
+    if (StopAsked()) stop = true;
   };
+  request.threads = share.threads;
+  request.stop = &stop;
   const absl::Time start = ckpt::RealClock().WallTime();
   const auto report = format.write(source.get(), request);
   progress.Finish();
+  if (absl::IsCancelled(report.status())) {
+    return absl::CancelledError(absl::StrFormat(
+        "stopped; %s was not made and nothing is left of it", options.out));
+  }
   HF_RETURN_IF_ERROR(report.status());
   const double seconds =
       absl::ToDoubleSeconds(ckpt::RealClock().WallTime() - start);
@@ -52,6 +73,7 @@ absl::Status Export(const ExportOptions& options) {
     json["bytes"] = report->bytes;
     json["bytes_read"] = source->bytes_read();
     json["files"] = report->files;
+    json["threads"] = share.threads;
     json["seconds"] = seconds;
     json["notes"] = report->notes;
     PrintJson(json);
@@ -74,8 +96,10 @@ absl::Status Export(const ExportOptions& options) {
 }  // namespace
 
 int RunExport(const ExportOptions& options) {
+  trainer::InstallSignalHandlers();
   const absl::Status status = Export(options);
-  return status.ok() ? trainer::kExitFinished : ReportFailure(kProgram, status);
+  if (!status.ok()) ReportFailure(kProgram, status);
+  return StoppedCode(status);
 }
 
 }  // namespace holdfast::tools

@@ -134,24 +134,6 @@ Command AddDiff(CLI::App& app) {
   return MakeCommand(parser, options, &RunDiff);
 }
 
-// Sizes as people write them.
-CLI::Option* AddBytes(CLI::App* parser, const char* name, uint64_t& bytes,
-                      const std::string& help) {
-  return parser
-      ->add_option_function<std::string>(
-          name,
-          [&bytes, name](const std::string& text) {
-            const auto parsed = ParseBytes(text);
-            if (!parsed.ok()) {
-              throw CLI::ValidationError(
-                  name, std::string(parsed.status().message()));
-            }
-            bytes = *parsed;
-          },
-          help)
-      ->type_name("BYTES");
-}
-
 std::vector<std::string> NamesOf(bool imports) {
   std::vector<std::string> names;
   for (const Format& format : Formats()) {
@@ -257,8 +239,15 @@ Command AddExport(CLI::App& app) {
             "masters, bf16 the weights of a run in bf16 [default: f32]");
   AddBytes(parser, "--max-shard-size", options->shard_bytes_max,
            "of a file, where the format has several [default: 5GB]");
+  AddMemoryLimit(parser, options->memory_limit);
+  parser
+      ->add_option("--threads", options->threads,
+                   "that read and write [default: by processors and memory]")
+      ->check(CLI::Range(1, 1024).description(""))
+      ->type_name("N");
   AddJson(parser, options->json);
-  parser->footer("Formats of --to:\n" + ExportHelp() + kMovingExits);
+  parser->footer("Formats of --to:\n" + ExportHelp() + kMovingExits +
+                 "\n128 + n stopped by signal n; nothing is left then.");
   return MakeCommand(parser, options, &RunExport);
 }
 

@@ -10,34 +10,15 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "ckpt/base/status_macros.h"
+#include "ckpt/storage/errno_status.h"
 
 namespace holdfast::tools {
-namespace {
 
-absl::Status Failed(const char* doing, const std::string& path, int error) {
-  const std::string message =
-      absl::StrFormat("%s %s: %s", doing, path, std::strerror(error));
-  switch (error) {
-    case ENOENT:
-      return absl::NotFoundError(message);
-    case ENOTDIR:
-    case ELOOP:
-    case ENAMETOOLONG:
-      return absl::InvalidArgumentError(message);
-    case EACCES:
-    case EPERM:
-      return absl::PermissionDeniedError(message);
-    default:
-      return absl::UnavailableError(message);
-  }
-}
-
-}  // namespace
+using ckpt::ErrnoStatus;
 
 absl::Status CheckForeignName(const std::string& name,
                               const std::string& named_in) {
@@ -63,7 +44,7 @@ absl::Status ForeignFile::ReadAt(uint64_t offset,
         ::pread(fd_.get(), out.data(), out.size(), static_cast<off_t>(offset));
     if (got < 0) {
       if (errno == EINTR) continue;
-      return Failed("reading", path_, errno);
+      return ErrnoStatus(errno, "reading", path_);
     }
     if (got == 0) {
       return absl::InvalidArgumentError(absl::StrFormat(
@@ -93,7 +74,13 @@ absl::StatusOr<ForeignDirectory> ForeignDirectory::Open(
   directory.path_ = path;
   directory.fd_ =
       ckpt::Fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!directory.fd_.valid()) return Failed("opening", path, errno);
+  if (!directory.fd_.valid()) {
+    if (errno == ENOTDIR) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s is no directory", path));
+    }
+    return ErrnoStatus(errno, "opening", path);
+  }
   return directory;
 }
 
@@ -113,11 +100,11 @@ absl::StatusOr<ForeignFile> ForeignDirectory::OpenFile(
           "cp -rL %s COPY makes files of links",
           file.path_, path_));
     }
-    return Failed("opening", file.path_, errno);
+    return ErrnoStatus(errno, "opening", file.path_);
   }
   struct stat status;
   if (::fstat(file.fd_.get(), &status) != 0) {
-    return Failed("looking at", file.path_, errno);
+    return ErrnoStatus(errno, "looking at", file.path_);
   }
   if (!S_ISREG(status.st_mode)) {
     return absl::InvalidArgumentError(
@@ -134,13 +121,14 @@ bool ForeignDirectory::Has(const std::string& name) const {
   return ::fstatat(fd_.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
-absl::StatusOr<std::vector<std::string>> ForeignDirectory::Names() const {
+absl::StatusOr<std::vector<std::string>> NamesIn(int fd,
+                                                 const std::string& path) {
   // A descriptor of its own: fdopendir moves and closes it.
-  ckpt::Fd fd(::openat(fd_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd.valid()) return Failed("opening", path_, errno);
-  DIR* const directory = ::fdopendir(fd.get());
-  if (directory == nullptr) return Failed("listing", path_, errno);
-  fd.Release();
+  ckpt::Fd own(::openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!own.valid()) return ErrnoStatus(errno, "opening", path);
+  DIR* const directory = ::fdopendir(own.get());
+  if (directory == nullptr) return ErrnoStatus(errno, "listing", path);
+  own.Release();
   std::vector<std::string> names;
   errno = 0;
   while (const dirent* const entry = ::readdir(directory)) {
@@ -149,7 +137,7 @@ absl::StatusOr<std::vector<std::string>> ForeignDirectory::Names() const {
   }
   const int error = errno;
   ::closedir(directory);
-  if (error != 0) return Failed("listing", path_, error);
+  if (error != 0) return ErrnoStatus(error, "listing", path);
   std::sort(names.begin(), names.end());
   return names;
 }

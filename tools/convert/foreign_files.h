@@ -24,6 +24,10 @@ namespace holdfast::tools {
 absl::Status CheckForeignName(const std::string& name,
                               const std::string& named_in);
 
+// All names but "." and "..", sorted, in the directory that `fd` is open on.
+absl::StatusOr<std::vector<std::string>> NamesIn(int fd,
+                                                 const std::string& path);
+
 class ForeignFile {
  public:
   const std::string& path() const { return path_; }
@@ -60,8 +64,9 @@ class ForeignDirectory {
   absl::StatusOr<ForeignFile> OpenFile(const std::string& name) const;
   // Whether anything has this name.
   bool Has(const std::string& name) const;
-  // All names but "." and "..", sorted.
-  absl::StatusOr<std::vector<std::string>> Names() const;
+  absl::StatusOr<std::vector<std::string>> Names() const {
+    return NamesIn(fd_.get(), path_);
+  }
 
  private:
   ckpt::Fd fd_;

@@ -6,6 +6,7 @@
 #ifndef HOLDFAST_TOOLS_CONVERT_FORMATS_H_
 #define HOLDFAST_TOOLS_CONVERT_FORMATS_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -48,12 +49,22 @@ struct ImportedState {
   std::vector<std::string> notes = {};
 };
 
+// A file is made so many of its bytes at a time, by each thread; where the type
+// changes, as many stored ones are in memory besides.
+inline constexpr uint64_t kWindowBytes = uint64_t{16} << 20;
+
 struct ExportRequest {
   std::string out;    // must not exist
   std::string dtype;  // "f32", "bf16", "f16"; empty: what the format prefers
   uint64_t shard_bytes_max = uint64_t{5'000'000'000};
-  // Bytes written, of all. Called by the thread that exports.
+  // That fill and write; not more than the source's fills_at_once.
+  int threads = 2;
+  // Bytes written, of all. Called by the thread that exports, some times a
+  // second.
   std::function<void(uint64_t done, uint64_t total)> on_progress = nullptr;
+  // When it becomes true the export ends soon with kCancelled and leaves
+  // nothing.
+  const std::atomic<bool>* stop = nullptr;
 };
 
 struct ExportReport {

@@ -23,12 +23,13 @@
 // Attributes that are text are strings of fixed length, others bytes (uint8).
 // Names that HDF5 cannot have are escaped (hdf5_names.h).
 //
-// Out: streaming, in 32 MiB, digests computed on the way and compared with the
-// checkpoint's; the file appears whole and synced, or not at all. In: only what
-// is above; a tensor's own digest is compared by whoever writes the checkpoint,
-// and the root's says that /attributes (but for those of the run, which begin
-// with a dot) and digests are the export's. Who has changed a tensor on purpose
-// removes its digest: it alone is then not compared, which a note says.
+// Out: streaming, 16 MiB a thread, digests computed on the way and compared
+// with the checkpoint's; the file appears whole and synced, or not at all. In:
+// only what is above; a tensor's own digest is compared by whoever writes the
+// checkpoint, and the root's says that /attributes (but for those of the run,
+// which begin with a dot) and digests are the export's. Who has changed a tensor
+// on purpose removes its digest: it alone is then not compared, which a note
+// says.
 
 #ifndef HOLDFAST_TOOLS_CONVERT_HDF5_ARCHIVE_H_
 #define HOLDFAST_TOOLS_CONVERT_HDF5_ARCHIVE_H_

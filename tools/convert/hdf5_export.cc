@@ -1,14 +1,13 @@
 // tools/convert/hdf5_export.cc: a state, written as an archive
 // (hdf5_archive.h). Nothing here knows the HDF5 library (hdf5_file.h).
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
+#include <atomic>
 #include <filesystem>
-#include <future>
 #include <memory>
+#include <mutex>
+#include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -20,7 +19,9 @@
 #include "ckpt/layout/box.h"
 #include "tools/convert/hdf5_archive.h"
 #include "tools/convert/hdf5_file.h"
+#include "tools/convert/out_file.h"
 #include "tools/convert/partial_file.h"
+#include "tools/convert/work_threads.h"
 
 namespace holdfast::tools {
 namespace {
@@ -36,22 +37,43 @@ constexpr char kAbout[] =
     "(d[:].astype('u4') << 16).view('f4') are its values. /attributes has "
     "everything that is no array: the step, the place in the data, the "
     "configuration (.config).";
-// Two of them: one is filled while the other is written.
-constexpr size_t kBufferBytes = size_t{16} << 20;
+// How an HDF5 file begins.
+constexpr std::string_view kSignature = "\x89HDF\r\n\x1a\n";
 
 // Elements of an item that are filled and written at once.
 struct Piece {
   size_t item = 0;
   int64_t first = 0;
   int64_t count = 0;
-  size_t offset = 0;  // in the buffer
+  size_t offset = 0;  // in the buffer; of whole blocks
   size_t bytes = 0;
 };
 
-struct Written {
-  absl::Status status;
-  std::vector<Digest128> digests;  // of the pieces
-};
+// Pieces that fit into a buffer together. Large ones begin and end with a block
+// of the file, but for a tensor's last.
+std::vector<std::vector<Piece>> CutIntoWindows(
+    const std::vector<ItemSpec>& items) {
+  constexpr size_t kBlock = ckpt::AlignedBuffer::kAlignment;
+  std::vector<std::vector<Piece>> windows(1);
+  size_t used = 0;
+  for (size_t i = 0; i < items.size(); ++i) {
+    const int64_t elements = ckpt::WholeBox(items[i].shape).elements();
+    const auto size = static_cast<size_t>(ckpt::SizeOf(items[i].dtype));
+    for (int64_t first = 0; first < elements;) {
+      if (used == kWindowBytes) {
+        windows.emplace_back();
+        used = 0;
+      }
+      const int64_t count = std::min<int64_t>(
+          elements - first, static_cast<int64_t>((kWindowBytes - used) / size));
+      const size_t bytes = static_cast<size_t>(count) * size;
+      windows.back().push_back({i, first, count, used, bytes});
+      used += ckpt::RoundUp(bytes, kBlock);
+      first += count;
+    }
+  }
+  return windows;
+}
 
 class Export {
  public:
@@ -67,16 +89,21 @@ class Export {
       total_ += ckpt::BytesOf(item, ckpt::WholeBox(item.shape).elements());
     }
     HF_ASSIGN_OR_RETURN(PartialFile file,
-                        PartialFile::Create(request_.out, total_));
-    fd_ = file.fd();
+                        PartialFile::Create(request_.out, total_, kSignature));
     HF_ASSIGN_OR_RETURN(writer_, Hdf5Writer::Create(file.path()));
     HF_RETURN_IF_ERROR(Describe());
+    uint64_t end = 0;
     for (const ItemSpec& item : items_) {
       HF_ASSIGN_OR_RETURN(const uint64_t offset, writer_->AddTensor(item));
       offsets_.push_back(offset);
+      end = std::max(
+          end,
+          offset + ckpt::BytesOf(item, ckpt::WholeBox(item.shape).elements()));
     }
     digests_.resize(items_.size());
-    HF_RETURN_IF_ERROR(WriteTensors());
+    OutFile tensors(file.fd(), file.path());
+    HF_RETURN_IF_ERROR(tensors.Reserve(end));
+    HF_RETURN_IF_ERROR(WriteTensors(tensors));
     HF_RETURN_IF_ERROR(CompareDigests());
     for (size_t i = 0; i < items_.size(); ++i) {
       HF_RETURN_IF_ERROR(
@@ -121,30 +148,31 @@ class Export {
     return absl::OkStatus();
   }
 
-  // The next pieces that fit into a buffer; none after the last.
-  std::vector<Piece> NextPieces() {
-    std::vector<Piece> pieces;
-    size_t used = 0;
-    while (item_ < items_.size() && used < kBufferBytes) {
-      const ItemSpec& item = items_[item_];
-      const int64_t elements = ckpt::WholeBox(item.shape).elements();
-      const auto size = static_cast<size_t>(ckpt::SizeOf(item.dtype));
-      const auto room = static_cast<int64_t>((kBufferBytes - used) / size);
-      const int64_t count = std::min(elements - element_, room);
-      if (count <= 0 && elements > 0) break;
-      pieces.push_back({item_, element_, count, used, count * size});
-      used += count * size;
-      element_ += count;
-      if (element_ == elements) {
-        ++item_;
-        element_ = 0;
-      }
+  absl::Status WriteTensors(OutFile& file) {
+    const std::vector<std::vector<Piece>> windows = CutIntoWindows(items_);
+    std::atomic<uint64_t> done = 0;
+    WorkThreads how;
+    how.threads = std::clamp(request_.threads, 1, source_->fills_at_once());
+    how.stop = request_.stop;
+    if (request_.on_progress) {
+      how.on_tick = [&] { request_.on_progress(done, total_); };
     }
-    return pieces;
+    std::vector<ckpt::AlignedBuffer> buffers(static_cast<size_t>(how.threads));
+    return RunOnThreads(
+        windows.size(), how, [&](size_t window, int worker) -> absl::Status {
+          ckpt::AlignedBuffer& buffer = buffers[static_cast<size_t>(worker)];
+          if (buffer.size() == 0) buffer = ckpt::AlignedBuffer(kWindowBytes);
+          HF_RETURN_IF_ERROR(Fill(windows[window], buffer.span()));
+          for (const Piece& piece : windows[window]) {
+            HF_RETURN_IF_ERROR(Write(piece, buffer.span(), file));
+            done += piece.bytes;
+          }
+          return absl::OkStatus();
+        });
   }
 
   absl::Status Fill(const std::vector<Piece>& pieces,
-                    std::span<std::byte> buffer) {
+                    std::span<std::byte> buffer) const {
     std::vector<WantedRun> wants;
     for (const Piece& piece : pieces) {
       wants.push_back({static_cast<ckpt::ItemIndex>(piece.item),
@@ -154,64 +182,20 @@ class Export {
     return source_->Fill(wants);
   }
 
-  Written Write(const std::vector<Piece>& pieces,
-                std::span<const std::byte> buffer) const {
-    Written written;
-    for (const Piece& piece : pieces) {
-      const ItemSpec& item = items_[piece.item];
-      auto bytes = buffer.subspan(piece.offset, piece.bytes);
-      written.digests.push_back(ckpt::DigestRun(
-          item, ckpt::WholeBox(item.shape), piece.first, piece.count, bytes));
-      uint64_t at =
-          offsets_[piece.item] + piece.first * ckpt::SizeOf(item.dtype);
-      while (!bytes.empty()) {
-        const ssize_t wrote =
-            ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(at));
-        if (wrote < 0 && errno == EINTR) continue;
-        if (wrote <= 0) {
-          const std::string message =
-              absl::StrFormat("writing %s: %s", request_.out,
-                              std::strerror(wrote < 0 ? errno : EIO));
-          written.status = errno == ENOSPC || errno == EDQUOT
-                               ? absl::ResourceExhaustedError(message)
-                               : absl::UnavailableError(message);
-          return written;
-        }
-        bytes = bytes.subspan(static_cast<size_t>(wrote));
-        at += static_cast<uint64_t>(wrote);
-      }
+  absl::Status Write(const Piece& piece, std::span<const std::byte> buffer,
+                     OutFile& file) {
+    const ItemSpec& item = items_[piece.item];
+    const auto bytes = buffer.subspan(piece.offset, piece.bytes);
+    const Digest128 digest = ckpt::DigestRun(item, ckpt::WholeBox(item.shape),
+                                             piece.first, piece.count, bytes);
+    {
+      const std::lock_guard guard(lock_);
+      digests_[piece.item] += digest;
     }
-    return written;
-  }
-
-  absl::Status Take(const std::vector<Piece>& pieces, Written written) {
-    HF_RETURN_IF_ERROR(written.status);
-    for (size_t i = 0; i < pieces.size(); ++i) {
-      digests_[pieces[i].item] += written.digests[i];
-      done_ += pieces[i].bytes;
-    }
-    if (request_.on_progress) request_.on_progress(done_, total_);
-    return absl::OkStatus();
-  }
-
-  absl::Status WriteTensors() {
-    ckpt::AlignedBuffer buffers[2] = {ckpt::AlignedBuffer(kBufferBytes),
-                                      ckpt::AlignedBuffer(kBufferBytes)};
-    std::vector<Piece> flying;
-    std::future<Written> writing;
-    for (size_t turn = 0;; ++turn) {
-      const std::span<std::byte> buffer = buffers[turn % 2].span();
-      std::vector<Piece> pieces = NextPieces();
-      const absl::Status filled = Fill(pieces, buffer);
-      // Also when that failed: it uses the other buffer.
-      if (writing.valid()) HF_RETURN_IF_ERROR(Take(flying, writing.get()));
-      HF_RETURN_IF_ERROR(filled);
-      if (pieces.empty()) return absl::OkStatus();
-      flying = std::move(pieces);
-      writing = std::async(std::launch::async, [this, &flying, buffer] {
-        return Write(flying, buffer);
-      });
-    }
+    return file.WriteAt(offsets_[piece.item] +
+                            static_cast<uint64_t>(piece.first) *
+                                static_cast<uint64_t>(ckpt::SizeOf(item.dtype)),
+                        bytes);
   }
 
   absl::Status CompareDigests() {
@@ -234,13 +218,10 @@ class Export {
   const ExportRequest& request_;
   const std::vector<ItemSpec>& items_;
   std::unique_ptr<Hdf5Writer> writer_;
-  int fd_ = -1;
   std::vector<uint64_t> offsets_;
-  std::vector<Digest128> digests_;
   uint64_t total_ = 0;
-  uint64_t done_ = 0;
-  size_t item_ = 0;      // of the next piece
-  int64_t element_ = 0;  // its first element
+  std::mutex lock_;  // of what follows
+  std::vector<Digest128> digests_;
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 // tools/convert/hf_export.cc: a state as config.json and safetensors.
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <utility>
 
@@ -9,14 +10,19 @@
 #include "ckpt/base/status_macros.h"
 #include "tools/convert/cast.h"
 #include "tools/convert/hf_llama.h"
+#include "tools/convert/partial_directory.h"
+#include "tools/convert/safetensors_directory.h"
 #include "tools/convert/safetensors_writer.h"
 #include "tools/convert/train_target.h"
+#include "tools/convert/work_threads.h"
 #include "trainer/model/tensor_table.h"
 
 namespace holdfast::tools {
 namespace {
 
 using ckpt::DType;
+
+constexpr char kConfigName[] = "config.json";
 
 struct TypeRow {
   std::string_view option;
@@ -68,6 +74,12 @@ absl::StatusOr<ckpt::ItemIndex> Choose(
   return chosen->second;
 }
 
+// Whether a directory in the making may hold it.
+bool IsOurs(const std::string& name) {
+  return name == kConfigName || name == kSafetensorsIndex ||
+         (name.starts_with("model") && name.ends_with(".safetensors"));
+}
+
 }  // namespace
 
 absl::StatusOr<ExportReport> WriteHfLlama(ckpt::StateSource* source,
@@ -114,49 +126,65 @@ absl::StatusOr<ExportReport> WriteHfLlama(ckpt::StateSource* source,
     what.tensors.push_back(std::move(tensor));
   }
 
-  // As many elements of the stored type.
-  ckpt::AlignedBuffer stored_memory(
-      rounded ? kPieceBytes / static_cast<uint64_t>(SizeOf(type->dtype)) *
-                    stored_size
-              : 0);
   const auto to_size = static_cast<uint64_t>(SizeOf(type->dtype));
-  what.fill = [&](size_t tensor, uint64_t first,
-                  std::span<std::byte> out) -> absl::Status {
-    const Made& from = made[tensor];
-    const int64_t count = static_cast<int64_t>(out.size() / to_size);
-    ckpt::WantedRun want;
-    want.item = from.item;
-    want.part = from.whole;
-    want.first = static_cast<int64_t>(first / to_size);
-    want.count = count;
-    if (from.from == type->dtype) {
-      want.out = out;
-      return source->Fill({&want, 1});
-    }
-    const std::span<std::byte> stored = stored_memory.span().first(
-        static_cast<size_t>(count) * static_cast<size_t>(SizeOf(from.from)));
-    want.out = stored;
-    HF_RETURN_IF_ERROR(source->Fill({&want, 1}));
-    const int64_t infinite = CastElements(from.from, stored, type->dtype, out);
-    if (infinite == 0) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "'%s' holds finite values that are too large for %s; nothing is "
-        "offered: export with --dtype bf16 or f32",
-        from.name, std::string(type->option)));
-  };
+  WorkThreads how;
+  how.threads = std::clamp(request.threads, 1, source->fills_at_once());
+  how.stop = request.stop;
+  std::atomic<uint64_t> done = 0;
   if (request.on_progress) {
-    what.on_progress = [&](uint64_t done) { request.on_progress(done, total); };
+    how.on_tick = [&] { request.on_progress(done, total); };
   }
+  // As stored, a window is no longer than kWindowBytes either.
+  what.window_bytes = kWindowBytes / std::max(stored_size, to_size) * to_size;
+  std::vector<ckpt::AlignedBuffer> stored(static_cast<size_t>(how.threads));
+  what.fill = [&](std::span<const TensorRun> runs, int worker) -> absl::Status {
+    ckpt::AlignedBuffer& memory = stored[static_cast<size_t>(worker)];
+    if (rounded && memory.size() == 0) {
+      memory = ckpt::AlignedBuffer(what.window_bytes / to_size * stored_size);
+    }
+    std::span<std::byte> rest = memory.span();
+    std::vector<ckpt::WantedRun> wants;
+    for (const TensorRun& run : runs) {
+      const Made& from = made[run.tensor];
+      ckpt::WantedRun want;
+      want.item = from.item;
+      want.part = from.whole;
+      want.first = static_cast<int64_t>(run.first / to_size);
+      want.count = static_cast<int64_t>(run.out.size() / to_size);
+      want.out = run.out;
+      if (from.from != type->dtype) {
+        const uint64_t bytes = ckpt::BytesOf(items[from.item], want.count);
+        want.out = rest.first(bytes);
+        rest = rest.subspan(bytes);
+      }
+      wants.push_back(want);
+    }
+    HF_RETURN_IF_ERROR(source->Fill(wants));
+    for (size_t i = 0; i < runs.size(); ++i) {
+      const Made& from = made[runs[i].tensor];
+      if (from.from == type->dtype ||
+          CastElements(from.from, wants[i].out, type->dtype, runs[i].out) ==
+              0) {
+        continue;
+      }
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "'%s' holds finite values that are too large for %s; nothing is "
+          "offered: export with --dtype bf16 or f32",
+          from.name, std::string(type->option)));
+    }
+    return absl::OkStatus();
+  };
 
   HF_ASSIGN_OR_RETURN(PartialDirectory directory,
-                      PartialDirectory::Create(request.out, total));
+                      PartialDirectory::Create(request.out, total, &IsOurs));
   ExportReport report;
   report.tensors = what.tensors.size();
   report.bytes = total;
-  HF_ASSIGN_OR_RETURN(report.files, WriteSafetensors(directory, what));
+  HF_ASSIGN_OR_RETURN(report.files,
+                      WriteSafetensors(directory, what, how, &done));
   HF_RETURN_IF_ERROR(
-      directory.WriteFile("config.json", HfConfigText(model, type->torch)));
-  report.files.emplace_back("config.json");
+      directory.WriteFile(kConfigName, HfConfigText(model, type->torch)));
+  report.files.emplace_back(kConfigName);
   HF_RETURN_IF_ERROR(directory.Publish());
   report.notes.push_back(
       rounded

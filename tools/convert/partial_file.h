@@ -1,46 +1,45 @@
 // tools/convert/partial_file.h: one file that appears whole and synced, or not
-// at all, and never replaces another.
-//
-// Until then it is ".NAME.partial" beside its later name. One that was left
-// behind by somebody who was killed is removed first; one that is being written
-// is respected. Any thread; blocks on the disk.
+// at all, and never replaces another (partial_place.h). Any thread; blocks on
+// the disk.
 
 #ifndef HOLDFAST_TOOLS_CONVERT_PARTIAL_FILE_H_
 #define HOLDFAST_TOOLS_CONVERT_PARTIAL_FILE_H_
 
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "ckpt/storage/fd.h"
+#include "tools/convert/partial_place.h"
 
 namespace holdfast::tools {
 
 class PartialFile {
  public:
-  // kFailedPrecondition: there is something at `out`. kAlreadyExists: another
-  // process writes it. kResourceExhausted: less than `bytes` are free there.
+  // What a killed one left is removed first: a file that begins with
+  // `signature`, with as many zeros, or is shorter. Errors of
+  // PartialPlace's Open and CheckSpace; kAlreadyExists: another process writes
+  // it; kFailedPrecondition: what has the temporary name is something else.
   static absl::StatusOr<PartialFile> Create(const std::string& out,
-                                            uint64_t bytes);
+                                            uint64_t bytes,
+                                            std::string_view signature);
   ~PartialFile();  // What was not published goes.
   PartialFile(PartialFile&&) = default;
-  PartialFile& operator=(PartialFile&&) = default;
 
-  int fd() const { return fd_.get(); }               // for reading and writing
-  const std::string& path() const { return path_; }  // now
+  int fd() const { return fd_.get(); }  // for reading and writing
+  const std::string& path() const { return place_.path(); }  // until then
 
   // Syncs it and gives it its name. kFailedPrecondition: there is something.
   absl::Status Publish();
 
  private:
-  PartialFile() = default;
-  ckpt::Fd fd_;
-  ckpt::Fd parent_;
-  std::string out_;        // the path
-  std::string name_;       // in the parent
-  std::string path_;       // of what is there until then
-  std::string temporary_;  // in the parent; "": published
+  explicit PartialFile(PartialPlace place) : place_(std::move(place)) {}
+
+  PartialPlace place_;
+  ckpt::Fd fd_;  // none: published
 };
 
 }  // namespace holdfast::tools

@@ -25,6 +25,7 @@
 #include "ckpt/storage/raw_speed.h"
 #include "tools/common/json_output.h"
 #include "tools/common/progress.h"
+#include "tools/common/stoppable.h"
 #include "tools/common/text.h"
 #include "tools/reshard/reshard_plan.h"
 #include "trainer/fault/exit_codes.h"
@@ -315,7 +316,7 @@ absl::StatusOr<int> Convert(const ReshardOptions& options,
   const bool speaks = group == nullptr || ckpt::Index(group->rank()) == 0;
   write.on_progress = [&](const ckpt::WriteProgress& at) {
     if (speaks) progress.Update(at.bytes_done, at.bytes_total);
-    if (trainer::LeaveSignal() != 0) stop = true;
+    if (StopAsked()) stop = true;
   };
   const auto report = ckpt::WriteCheckpoint(
       prepared.source.get(), *prepared.target, write, ckpt::RealClock());
@@ -334,13 +335,6 @@ absl::StatusOr<int> Convert(const ReshardOptions& options,
 
 int RunReshard(const ReshardOptions& options) {
   trainer::InstallSignalHandlers();
-  const auto code_of = [](const absl::Status& status) {
-    const int signal = trainer::LeaveSignal();
-    if (absl::IsCancelled(status) && signal != 0) {
-      return trainer::kExitSignalBase + signal;
-    }
-    return trainer::ExitCodeOf(status);
-  };
   const absl::StatusOr<std::unique_ptr<trainer::Job>> job =
       trainer::OpenJob(/*heartbeat=*/nullptr);
   if (!job.ok()) return ReportFailure(kProgram, job.status());
@@ -364,21 +358,21 @@ int RunReshard(const ReshardOptions& options) {
     // What all ranks find wrong is said once, by rank 0, who ends the job.
     if (!leads) ckpt::RealClock().Sleep(kLetLeaderSpeak);
     // Its end has been heard here as the launcher's SIGTERM.
-    if (leads || trainer::LeaveSignal() == 0) {
+    if (leads || !StopAsked()) {
       ReportFailure(kProgram, prepared.status());
     }
-    if (group) (*job)->Abort(code_of(prepared.status()));
-    return code_of(prepared.status());
+    if (group) (*job)->Abort(StoppedCode(prepared.status()));
+    return StoppedCode(prepared.status());
   }
   const absl::StatusOr<int> code = Convert(options, *prepared, group.get());
   if (!code.ok() && leads) ReportFailure(kProgram, code.status());
   if (group && absl::IsDeadlineExceeded(code.status())) {
     // Somebody is gone, and MPI would wait for it.
-    (*job)->Abort(code_of(code.status()));
+    (*job)->Abort(StoppedCode(code.status()));
   }
   group.reset();
   (*job)->Finalize().IgnoreError();
-  return code.ok() ? *code : code_of(code.status());
+  return code.ok() ? *code : StoppedCode(code.status());
 }
 
 }  // namespace holdfast::tools

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "tools/convert/memory_share.h"
+
 namespace holdfast::tools {
 
 struct ReshardOptions {
@@ -17,7 +19,7 @@ struct ReshardOptions {
   std::string out;
   bool bare = false;  // the checkpoint's directory alone, not a run
   bool plan_only = false;
-  uint64_t memory_limit = uint64_t{1} << 30;
+  uint64_t memory_limit = kMemoryLimitDefault;
   int threads = 0;             // 0: by the processors and the limit
   std::string codec = "none";  // "none", "zstd", "zstd:LEVEL"
   bool probe = true;           // --plan-only measures the disks for a moment

@@ -13,6 +13,29 @@
 
 namespace holdfast::tools {
 
+// Sizes as people write them.
+inline CLI::Option* AddBytes(CLI::App* parser, const char* name,
+                             uint64_t& bytes, const std::string& help) {
+  return parser
+      ->add_option_function<std::string>(
+          name,
+          [&bytes, name](const std::string& text) {
+            const auto parsed = ParseBytes(text);
+            if (!parsed.ok()) {
+              throw CLI::ValidationError(
+                  name, std::string(parsed.status().message()));
+            }
+            bytes = *parsed;
+          },
+          help)
+      ->type_name("BYTES");
+}
+
+inline void AddMemoryLimit(CLI::App* parser, uint64_t& bytes) {
+  AddBytes(parser, "--memory-limit", bytes,
+           "buffers of this process take at most so much [default: 1GiB]");
+}
+
 inline void AddReshardOptions(CLI::App* parser, ReshardOptions& options) {
   parser
       ->add_option("CHECKPOINT", options.checkpoint,
@@ -49,19 +72,7 @@ inline void AddReshardOptions(CLI::App* parser, ReshardOptions& options) {
   parser->add_flag("--plan-only", options.plan_only,
                    "say what would be done and how long it may take; write "
                    "nothing into OUT");
-  parser
-      ->add_option_function<std::string>(
-          "--memory-limit",
-          [&options](const std::string& text) {
-            const auto parsed = ParseBytes(text);
-            if (!parsed.ok()) {
-              throw CLI::ValidationError(
-                  "--memory-limit", std::string(parsed.status().message()));
-            }
-            options.memory_limit = *parsed;
-          },
-          "buffers of this process take at most so much [default: 1GiB]")
-      ->type_name("BYTES");
+  AddMemoryLimit(parser, options.memory_limit);
   parser
       ->add_option("--threads", options.threads,
                    "that read and write [default: by processors and memory]")

@@ -16,20 +16,12 @@
 #include "ckpt/convert/convert_plan.h"
 #include "ckpt/convert/plain_layouts.h"
 #include "ckpt/plan/load_plan.h"
-#include "tools/common/text.h"
 #include "tools/convert/train_target.h"
 
 namespace holdfast::tools {
 namespace {
 
-constexpr uint64_t kMiB = uint64_t{1} << 20;
-// Of a limit: plans, indexes, and what the libraries take.
-constexpr uint64_t kBeside = 24 * kMiB;
-constexpr uint64_t kReadBytes = 2 * kMiB;
-constexpr int kReadsInFlight = 4;
-// An encoder's, and the reader's two units of a coded source.
-constexpr uint64_t kEncoderBytes = 9 * kMiB;
-constexpr uint64_t kDecoderBytes = 3 * kMiB;
+constexpr uint64_t kEncoderBytes = uint64_t{9} << 20;
 constexpr size_t kWindowsCounted = 2000;
 
 std::optional<ckpt::DType> WeightTypeOf(const ckpt::Manifest& source) {
@@ -100,31 +92,13 @@ CodecOption ParseCodec(const std::string& text) {
 absl::StatusOr<MemoryShare> ShareMemory(const ReshardOptions& options,
                                         bool source_is_coded, int processors) {
   const bool coded = ParseCodec(options.codec).codec != ckpt::Codec::kNone;
-  const uint64_t each = ckpt::kConvertWindowBytes * (coded ? 2 : 1) +
-                        kReadBytes * kReadsInFlight +
-                        (coded ? kEncoderBytes : 0) +
-                        (source_is_coded ? kDecoderBytes : 0);
-  const uint64_t kept =
-      std::clamp(options.memory_limit / 8, 8 * kMiB, 64 * kMiB);
-  const uint64_t least = kBeside + kept + each;
-  if (options.memory_limit < least) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("--memory-limit: %s are too few; one thread needs %s",
-                        BytesText(static_cast<double>(options.memory_limit)),
-                        BytesText(static_cast<double>(least))));
-  }
-  // One reads while another writes, on each processor.
-  const int wanted =
-      options.threads > 0 ? options.threads : std::clamp(2 * processors, 4, 64);
-  MemoryShare share;
-  share.threads = static_cast<int>(std::min<uint64_t>(
-      wanted, (options.memory_limit - kBeside - kept) / each));
-  share.source.readers = share.threads;
-  share.source.read.read_bytes_max = kReadBytes;
-  share.source.read.reads_in_flight = kReadsInFlight;
-  share.source.kept_bytes_max = kept;
-  share.bytes_planned = kBeside + kept + each * share.threads;
-  return share;
+  return ShareMemory(
+      {.limit = options.memory_limit,
+       .threads = options.threads,
+       .processors = processors,
+       .thread_bytes = ckpt::kConvertWindowBytes * (coded ? 2 : 1) +
+                       (coded ? kEncoderBytes : 0),
+       .source_is_coded = source_is_coded});
 }
 
 absl::StatusOr<ReadFigures> CountReads(const ckpt::Manifest& source,

@@ -9,10 +9,10 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "ckpt/convert/checkpoint_source.h"
 #include "ckpt/format/codec.h"
 #include "ckpt/format/manifest.h"
 #include "ckpt/layout/holding.h"
+#include "tools/convert/memory_share.h"
 #include "tools/reshard/reshard_command.h"
 
 namespace holdfast::tools {
@@ -29,13 +29,8 @@ struct CodecOption {
 };
 CodecOption ParseCodec(const std::string& text);  // CheckCodec is fine
 
-// What a limit on buffers allows.
-struct MemoryShare {
-  int threads = 1;
-  ckpt::CheckpointSourceOptions source;
-  uint64_t bytes_planned = 0;
-};
-// kInvalidArgument: not even one thread fits, and says what would.
+// What a limit on buffers allows. kInvalidArgument: not even one thread fits,
+// and says what would.
 absl::StatusOr<MemoryShare> ShareMemory(const ReshardOptions& options,
                                         bool source_is_coded, int processors);
 

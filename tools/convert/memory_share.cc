@@ -1,0 +1,48 @@
+// tools/convert/memory_share.cc: see memory_share.h.
+
+#include "tools/convert/memory_share.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_format.h"
+#include "tools/common/text.h"
+
+namespace holdfast::tools {
+namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+// Of a limit: plans, indexes, and what the libraries take.
+constexpr uint64_t kBeside = 24 * kMiB;
+constexpr uint64_t kReadBytes = 2 * kMiB;
+constexpr int kReadsInFlight = 4;
+// A reader's two units of a coded source.
+constexpr uint64_t kDecoderBytes = 3 * kMiB;
+
+}  // namespace
+
+absl::StatusOr<MemoryShare> ShareMemory(const MemoryWish& wish) {
+  const uint64_t each = wish.thread_bytes + kReadBytes * kReadsInFlight +
+                        (wish.source_is_coded ? kDecoderBytes : 0);
+  const uint64_t kept = std::clamp(wish.limit / 8, 8 * kMiB, 64 * kMiB);
+  const uint64_t least = kBeside + kept + each;
+  if (wish.limit < least) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--memory-limit: %s are too few; one thread needs %s",
+                        BytesText(static_cast<double>(wish.limit)),
+                        BytesText(static_cast<double>(least))));
+  }
+  // One reads while another writes, on each processor.
+  const int wanted =
+      wish.threads > 0 ? wish.threads : std::clamp(2 * wish.processors, 4, 64);
+  MemoryShare share;
+  share.threads = static_cast<int>(
+      std::min<uint64_t>(wanted, (wish.limit - kBeside - kept) / each));
+  share.source.readers = share.threads;
+  share.source.read.read_bytes_max = kReadBytes;
+  share.source.read.reads_in_flight = kReadsInFlight;
+  share.source.kept_bytes_max = kept;
+  share.bytes_planned = kBeside + kept + each * share.threads;
+  return share;
+}
+
+}  // namespace holdfast::tools

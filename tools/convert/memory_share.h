@@ -1,0 +1,35 @@
+// tools/convert/memory_share.h: how many threads a limit on memory allows, each
+// with a reader of the checkpoint and buffers of its own. Pure.
+
+#ifndef HOLDFAST_TOOLS_CONVERT_MEMORY_SHARE_H_
+#define HOLDFAST_TOOLS_CONVERT_MEMORY_SHARE_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "ckpt/convert/checkpoint_source.h"
+
+namespace holdfast::tools {
+
+inline constexpr uint64_t kMemoryLimitDefault = uint64_t{1} << 30;
+
+struct MemoryWish {
+  uint64_t limit = kMemoryLimitDefault;  // --memory-limit
+  int threads = 0;                       // --threads; 0: by `processors`
+  int processors = 1;
+  uint64_t thread_bytes = 0;  // of each, beside its reader
+  bool source_is_coded = true;
+};
+
+struct MemoryShare {
+  int threads = 1;
+  ckpt::CheckpointSourceOptions source;
+  uint64_t bytes_planned = 0;
+};
+
+// kInvalidArgument: not even one thread fits, and says what would.
+absl::StatusOr<MemoryShare> ShareMemory(const MemoryWish& wish);
+
+}  // namespace holdfast::tools
+
+#endif  // HOLDFAST_TOOLS_CONVERT_MEMORY_SHARE_H_
