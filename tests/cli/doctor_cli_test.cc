@@ -67,6 +67,31 @@ TEST(DoctorTest, JsonHasWhatWasFoundAndMeasured) {
                           "rename, no replace", "a commit, rehearsed"}));
 }
 
+TEST(DoctorTest, SaysWhetherRunsCouldUseAGpu) {
+  const TestFolder folder;
+  const std::string dir = MakeFolder(folder);
+  const Outcome outcome =
+      Doctor({"--dir", dir, "--seconds", "1", "--mib", "32", "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome;
+  const auto json = nlohmann::json::parse(outcome.out);
+  nlohmann::json gpu;
+  for (const auto& finding : json["findings"]) {
+    if (finding["name"] == "GPU") gpu = finding;
+  }
+  ASSERT_TRUE(gpu.is_object()) << outcome;
+  EXPECT_EQ(gpu["needed"], false);
+  // One line either way: why not, or which.
+  if (gpu["ok"] == true) {
+    EXPECT_GE(json["gpus"].size(), 1u);
+    EXPECT_GT(json["gpus"][0]["bytes_total"], 0);
+    EXPECT_THAT(gpu["what"], HasSubstr("device = cuda works here"));
+  } else {
+    EXPECT_EQ(json["gpus"].size(), 0u);
+    EXPECT_THAT(gpu["system_says"], HasSubstr("use device = cpu"));
+    EXPECT_THAT(gpu["what"], "runs use the processor");
+  }
+}
+
 TEST(DoctorTest, MemoryIsNotADisk) {
   if (!std::filesystem::is_directory("/dev/shm")) GTEST_SKIP() << "no /dev/shm";
   const std::string dir =

@@ -105,6 +105,25 @@ TEST_F(TrainCliTest, ALayoutThatDoesNotFitIs78WithTheNumbers) {
   EXPECT_FALSE(Exists("r"));
 }
 
+// On a machine with a GPU the run trains there; here it says why it cannot.
+TEST_F(TrainCliTest, AGpuThatIsNotThereIs78WithOneLineBeforeAnythingIsMade) {
+  const Ended ended =
+      runs_.Train("r", {.sets = {"device=cuda", "train.steps=1"}});
+  if (ended.code == 0) {
+    EXPECT_TRUE(Exists("r"));
+  } else {
+    EXPECT_EQ(ended.code, 78) << ended;
+    EXPECT_THAT(ended.err, HasSubstr("use device = cpu"));
+    EXPECT_FALSE(Exists("r"));
+  }
+  // Without the plug-in it does not come to that question.
+  setenv("HOLDFAST_PLUGIN_DIR", "/nowhere", 1);
+  ExpectRefused("q", {.sets = {"device=cuda"}}, 78,
+                {"libholdfast_cuda.so", "/nowhere", "use device = cpu"});
+  unsetenv("HOLDFAST_PLUGIN_DIR");
+  EXPECT_FALSE(Exists("q"));
+}
+
 TEST_F(TrainCliTest, DataThatCannotBeUsedIs78BeforeAnythingIsMade) {
   const std::string bin = runs_.Path("text.bin");
   const std::string idx = runs_.Path("text.idx");

@@ -1,11 +1,12 @@
 // tools/holdfast/doctor_command.cc: `holdfast doctor`: what a directory is good
-// for, before anyone relies on it.
+// for, before anyone relies on it, and which GPUs runs on this machine could
+// use.
 //
-// Three looks, each by trying: what kernel and file system can do
-// (ckpt/storage/storage_probe.h), a small commit through the Storage that a run
-// would open there, and the raw speed. Files that the speed is measured with
-// have no name, so nothing stays behind however this ends; the few names of the
-// other two live for milliseconds, with signals held back.
+// Three looks at the directory, each by trying: what kernel and file system can
+// do (ckpt/storage/storage_probe.h), a small commit through the Storage that a
+// run would open there, and the raw speed. Files that the speed is measured
+// with have no name, so nothing stays behind however this ends; the few names
+// of the other two live for milliseconds, with signals held back.
 
 #include <signal.h>
 #include <unistd.h>
@@ -26,6 +27,7 @@
 #include "ckpt/storage/open_storage.h"
 #include "ckpt/storage/raw_speed.h"
 #include "ckpt/storage/storage_probe.h"
+#include "kernels/device_plugin.h"
 #include "tools/common/json_output.h"
 #include "tools/common/text.h"
 #include "tools/holdfast/commands.h"
@@ -47,6 +49,7 @@ struct Finding {
 
 struct Diagnosis {
   ckpt::FileSystemInfo file_system;
+  std::vector<kernels::DeviceInfo> gpus;
   std::vector<Finding> findings;
   double sync_seconds = 0;  // of one block, the median of kTries
   double put_seconds = 0;   // a small file made durable, the median of kTries
@@ -179,6 +182,34 @@ absl::Status RehearseIn(const std::string& dir, Diagnosis* found) {
   return status;
 }
 
+// What device = cuda would find; loads the plug-in, and no memory of a GPU is
+// taken beyond what its driver needs to answer.
+Finding LookAtGpus(std::vector<kernels::DeviceInfo>* gpus) {
+  std::string driver;
+  const auto look = [&]() -> absl::Status {
+    HF_ASSIGN_OR_RETURN(const kernels::DevicePlugin* const cuda,
+                        kernels::LoadDevicePlugin("cuda"));
+    HF_ASSIGN_OR_RETURN(driver, cuda->Driver());
+    HF_ASSIGN_OR_RETURN(const int count, cuda->DeviceCount());
+    for (int ordinal = 0; ordinal < count; ++ordinal) {
+      HF_ASSIGN_OR_RETURN(kernels::DeviceInfo info, cuda->Info(ordinal));
+      gpus->push_back(std::move(info));
+    }
+    return absl::OkStatus();
+  };
+  Finding finding{"GPU", look(), /*needed=*/false, "runs use the processor"};
+  if (!finding.status.ok()) return finding;
+  finding.what = absl::StrFormat("device = cuda works here (%s):", driver);
+  for (const kernels::DeviceInfo& gpu : *gpus) {
+    absl::StrAppendFormat(&finding.what, " %d %s, %s free of %s;", gpu.ordinal,
+                          gpu.name,
+                          BytesText(static_cast<double>(gpu.bytes_free)),
+                          BytesText(static_cast<double>(gpu.bytes_total)));
+  }
+  finding.what.pop_back();
+  return finding;
+}
+
 absl::StatusOr<Diagnosis> Examine(const DoctorOptions& options) {
   Diagnosis found;
   HF_ASSIGN_OR_RETURN(found.file_system, ckpt::LookAtFileSystem(options.dir));
@@ -193,6 +224,7 @@ absl::StatusOr<Diagnosis> Examine(const DoctorOptions& options) {
       {"a commit, rehearsed", rehearsed, true,
        rehearsed.ok() ? "a file, its syncs and a manifest put in place"
                       : "a save here would fail in the same way"});
+  found.findings.push_back(LookAtGpus(&found.gpus));
   ckpt::RawSpeedOptions speed;
   speed.time_max = absl::Seconds(options.seconds) / 2;
   // Never so much that others feel it.
@@ -241,6 +273,16 @@ void PrintAsJson(const DoctorOptions& options, const Diagnosis& found) {
          {"needed", finding.needed},
          {"system_says", std::string(finding.status.message())},
          {"what", finding.what}});
+  }
+  json["gpus"] = Json::array();
+  for (const kernels::DeviceInfo& gpu : found.gpus) {
+    json["gpus"].push_back({{"ordinal", gpu.ordinal},
+                            {"name", gpu.name},
+                            {"bus", gpu.bus},
+                            {"capability_major", gpu.capability_major},
+                            {"capability_minor", gpu.capability_minor},
+                            {"bytes_total", gpu.bytes_total},
+                            {"bytes_free", gpu.bytes_free}});
   }
   if (found.speed.ok()) {
     json["write_bytes_per_s"] = found.speed->write_bytes_per_s;
