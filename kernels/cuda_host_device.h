@@ -13,4 +13,12 @@
 #define HF_HOST_DEVICE
 #endif
 
+// Before a loop of constant bounds whose index picks registers: unrolled whole
+// on a GPU. Any other compiler decides for itself.
+#ifdef __CUDA_ARCH__
+#define HF_UNROLL _Pragma("unroll")
+#else
+#define HF_UNROLL
+#endif
+
 #endif  // HOLDFAST_KERNELS_CUDA_HOST_DEVICE_H_
