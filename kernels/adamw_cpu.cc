@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/adamw.h"
+#include "kernels/adamw_factors.h"
 #include "kernels/check.h"
 #include "kernels/kernel_set.h"
 #include "kernels/parallel.h"
@@ -13,19 +14,11 @@ namespace {
 
 constexpr int64_t kGrain = 16 * 1024;
 
-struct Factors {
-  float one_minus_beta1;
-  float one_minus_beta2;
-  float decay;       // lr * weight_decay
-  float step_size;   // lr / (1 - beta1^t)
-  float correction;  // 1 / sqrt(1 - beta2^t)
-};
-
 template <typename T>
 HOLDFAST_VECTOR_CLONES void UpdateRange(const AdamWArgs<T>& args,
-                                        const Factors& factors, int64_t begin,
-                                        int64_t end) {
-  const Factors f = factors;
+                                        const AdamWFactors& factors,
+                                        int64_t begin, int64_t end) {
+  const AdamWFactors f = factors;
   const float grad_scale = args.grad_scale;
   const float eps = args.eps;
   T* weight = args.weight;
@@ -53,20 +46,8 @@ HOLDFAST_VECTOR_CLONES void UpdateRange(const AdamWArgs<T>& args,
 template <typename T>
 void AdamW(Stream& stream, const AdamWArgs<T>& args) {
   KERNEL_CHECK(args.step >= 1, "step %d; it counts from 1", args.step);
-  const double t = static_cast<double>(args.step);
-  const double beta1 = args.beta1;
-  const double beta2 = args.beta2;
-  const double lr = args.lr;
-  const Factors factors = {
-      .one_minus_beta1 = static_cast<float>(1.0 - beta1),
-      .one_minus_beta2 = static_cast<float>(1.0 - beta2),
-      .decay = static_cast<float>(lr * args.weight_decay),
-      .step_size = static_cast<float>(lr / (1.0 - std::pow(beta1, t))),
-      .correction =
-          static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(beta2, t))),
-  };
   if (auto* set = KernelSetOf<T>(stream)) return set->AdamW(stream, args);
-  stream.Launch([args, factors] {
+  stream.Launch([args, factors = FactorsOf(args)] {
     ParallelRanges(args.count, kGrain, [&](int64_t begin, int64_t end) {
       UpdateRange(args, factors, begin, end);
     });

@@ -10,6 +10,7 @@
 #ifndef HOLDFAST_KERNELS_CUDA_HOST_BLOCK_H_
 #define HOLDFAST_KERNELS_CUDA_HOST_BLOCK_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -133,6 +134,17 @@ void RunOnHost(const Kernel& kernel, int64_t blocks,
     kernel(block);
   }
 }
+
+// For the Run functions of kernels/cuda_*.h.
+struct HostRunner {
+  HostOrder order = HostOrder::kForward;
+  int64_t max_blocks = 32768;
+
+  template <typename Kernel>
+  void operator()(const Kernel& kernel, int64_t blocks) const {
+    RunOnHost(kernel, std::min(blocks, max_blocks), order);
+  }
+};
 
 }  // namespace holdfast::kernels
 

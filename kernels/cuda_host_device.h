@@ -14,11 +14,14 @@
 #endif
 
 // Before a loop of constant bounds whose index picks registers: unrolled whole
-// on a GPU. Any other compiler decides for itself.
+// on a GPU, or by so many steps. Any other compiler decides for itself.
 #ifdef __CUDA_ARCH__
-#define HF_UNROLL _Pragma("unroll")
+#define HF_PRAGMA(words) _Pragma(#words)
+#define HF_UNROLL HF_PRAGMA(unroll)
+#define HF_UNROLL_BY(count) HF_PRAGMA(unroll count)
 #else
 #define HF_UNROLL
+#define HF_UNROLL_BY(count)
 #endif
 
 #endif  // HOLDFAST_KERNELS_CUDA_HOST_DEVICE_H_

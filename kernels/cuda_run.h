@@ -46,6 +46,16 @@ void RunOnDevice(cudaStream_t stream, const Kernel& kernel, int64_t blocks,
                      Kernel::kThreads, Kernel::kSharedBytes, stream>>>(kernel);
 }
 
+// For the Run functions of kernels/cuda_*.h.
+struct DeviceRunner {
+  cudaStream_t stream;
+
+  template <typename Kernel>
+  void operator()(const Kernel& kernel, int64_t blocks) const {
+    RunOnDevice(stream, kernel, blocks);
+  }
+};
+
 }  // namespace holdfast::kernels
 
 #endif  // __CUDACC__

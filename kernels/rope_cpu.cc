@@ -1,11 +1,10 @@
 // kernels/rope_cpu.cc: rotary embedding on the CPU: rows in parallel.
 
-#include <cmath>
-
 #include "kernels/check.h"
 #include "kernels/kernel_set.h"
 #include "kernels/parallel.h"
 #include "kernels/rope.h"
+#include "kernels/rope_table.h"
 #include "kernels/vector.h"
 
 namespace holdfast::kernels {
@@ -59,19 +58,8 @@ void RopeFillTable(Stream& stream, float* table, int64_t start,
   KERNEL_CHECK(head_dim % 2 == 0, "head_dim %d is odd", head_dim);
   if (auto* set = stream.kernel_set())
     return set->RopeFillTable(stream, table, start, positions, head_dim, theta);
-  stream.Launch([=] {
-    const int64_t half = head_dim / 2;
-    for (int64_t i = 0; i < half; ++i) {
-      const float exponent =
-          static_cast<float>(2 * i) / static_cast<float>(head_dim);
-      const float frequency = 1.0f / std::pow(theta, exponent);
-      for (int64_t p = 0; p < positions; ++p) {
-        const float angle = static_cast<float>(start + p) * frequency;
-        table[p * head_dim + i] = std::cos(angle);
-        table[p * head_dim + half + i] = std::sin(angle);
-      }
-    }
-  });
+  stream.Launch(
+      [=] { FillRopeTable(table, start, positions, head_dim, theta); });
 }
 
 template <typename T>
