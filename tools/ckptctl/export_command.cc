@@ -2,7 +2,6 @@
 // the files of other programs.
 
 #include <algorithm>
-#include <atomic>
 #include <cstdio>
 #include <string>
 #include <thread>
@@ -37,7 +36,6 @@ absl::Status Export(const ExportOptions& options) {
   HF_ASSIGN_OR_RETURN(const auto source,
                       ckpt::CheckpointSource::Open(
                           options.checkpoint, share.source, ckpt::RealClock()));
-  std::atomic<bool> stop = false;
   Progress::Options shown;
   shown.doing = "exporting";
   Progress progress(shown, ckpt::RealClock());
@@ -47,10 +45,9 @@ absl::Status Export(const ExportOptions& options) {
   request.shard_bytes_max = options.shard_bytes_max;
   request.on_progress = [&](uint64_t done, uint64_t total) {
     progress.Update(done, total);
-    if (StopAsked()) stop = true;
   };
   request.threads = share.threads;
-  request.stop = &stop;
+  request.stop = &StopAsked;
   const absl::Time start = ckpt::RealClock().WallTime();
   const auto report = format.write(source.get(), request);
   progress.Finish();

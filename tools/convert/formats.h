@@ -6,7 +6,6 @@
 #ifndef HOLDFAST_TOOLS_CONVERT_FORMATS_H_
 #define HOLDFAST_TOOLS_CONVERT_FORMATS_H_
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -62,9 +61,9 @@ struct ExportRequest {
   // Bytes written, of all. Called by the thread that exports, some times a
   // second.
   std::function<void(uint64_t done, uint64_t total)> on_progress = nullptr;
-  // When it becomes true the export ends soon with kCancelled and leaves
-  // nothing.
-  const std::atomic<bool>* stop = nullptr;
+  // Once it says true the export ends soon with kCancelled and leaves nothing.
+  // Any thread.
+  std::function<bool()> stop = nullptr;
 };
 
 struct ExportReport {

@@ -27,9 +27,9 @@
 // with the checkpoint's; the file appears whole and synced, or not at all. In:
 // only what is above; a tensor's own digest is compared by whoever writes the
 // checkpoint, and the root's says that /attributes (but for those of the run,
-// which begin with a dot) and digests are the export's. Who has changed a tensor
-// on purpose removes its digest: it alone is then not compared, which a note
-// says.
+// which begin with a dot) and digests are the export's. Who has changed a
+// tensor on purpose removes its digest: it alone is then not compared, which a
+// note says.
 
 #ifndef HOLDFAST_TOOLS_CONVERT_HDF5_ARCHIVE_H_
 #define HOLDFAST_TOOLS_CONVERT_HDF5_ARCHIVE_H_

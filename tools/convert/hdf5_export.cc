@@ -113,6 +113,9 @@ class Export {
         "digest", ckpt::ToHex(ckpt::DigestOfState(items_, digests_,
                                                   source_->attributes()))));
     HF_RETURN_IF_ERROR(writer_->Close());
+    if (request_.stop && request_.stop()) {
+      return absl::CancelledError("stopped");
+    }
     HF_RETURN_IF_ERROR(file.Publish());
     ExportReport report;
     report.files = {std::filesystem::path(request_.out).filename()};

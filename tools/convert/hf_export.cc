@@ -185,6 +185,7 @@ absl::StatusOr<ExportReport> WriteHfLlama(ckpt::StateSource* source,
   HF_RETURN_IF_ERROR(
       directory.WriteFile(kConfigName, HfConfigText(model, type->torch)));
   report.files.emplace_back(kConfigName);
+  if (request.stop && request.stop()) return absl::CancelledError("stopped");
   HF_RETURN_IF_ERROR(directory.Publish());
   report.notes.push_back(
       rounded

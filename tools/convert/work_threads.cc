@@ -3,6 +3,7 @@
 #include "tools/convert/work_threads.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -33,9 +34,8 @@ absl::Status RunOnThreads(
       while (status.ok() && !failed) {
         const size_t piece = next++;
         if (piece >= pieces) break;
-        status = how.stop != nullptr && *how.stop
-                     ? absl::CancelledError("stopped")
-                     : work(piece, worker);
+        status = how.stop && how.stop() ? absl::CancelledError("stopped")
+                                        : work(piece, worker);
       }
       const std::lock_guard guard(lock);
       if (!status.ok()) failed = true;

@@ -6,7 +6,6 @@
 #ifndef HOLDFAST_TOOLS_CONVERT_WORK_THREADS_H_
 #define HOLDFAST_TOOLS_CONVERT_WORK_THREADS_H_
 
-#include <atomic>
 #include <cstddef>
 #include <functional>
 
@@ -16,8 +15,8 @@ namespace holdfast::tools {
 
 struct WorkThreads {
   int threads = 1;
-  // When it becomes true no further piece is begun.
-  const std::atomic<bool>* stop = nullptr;
+  // Once it says true no further piece is begun. Any thread.
+  std::function<bool()> stop = nullptr;
   // Called by the calling thread, ten times a second and at the end.
   std::function<void()> on_tick = nullptr;
 };

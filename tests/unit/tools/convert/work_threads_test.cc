@@ -46,7 +46,7 @@ TEST(WorkThreadsTest, AStopIsHeardBetweenPiecesAndTheCallerTicks) {
   int ticks = 0;
   WorkThreads how;
   how.threads = 2;
-  how.stop = &stop;
+  how.stop = [&stop] { return stop.load(); };
   how.on_tick = [&] {
     EXPECT_EQ(std::this_thread::get_id(), caller);
     ++ticks;
