@@ -122,6 +122,10 @@ function(holdfast_cuda_plugin)
                CXX_VISIBILITY_PRESET hidden
                CUDA_VISIBILITY_PRESET hidden
                CUDA_STANDARD_REQUIRED OFF
+               # Where CUDA is on other machines; what was linked comes first.
+               BUILD_RPATH "/usr/local/cuda/lib64"
+               INSTALL_RPATH "/usr/local/cuda/lib64"
+               INSTALL_RPATH_USE_LINK_PATH ON
                VISIBILITY_INLINES_HIDDEN ON
                LINK_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cmake/cuda_exports.map)
   target_include_directories(holdfast_cuda PRIVATE ${CMAKE_BINARY_DIR}/generated)
@@ -130,4 +134,6 @@ function(holdfast_cuda_plugin)
     holdfast_cuda PRIVATE LINKER:-z,defs LINKER:-Bsymbolic LINKER:--as-needed
     LINKER:--gc-sections LINKER:--exclude-libs,ALL
     LINKER:--version-script=${CMAKE_SOURCE_DIR}/kernels/cmake/cuda_exports.map)
+  # Where programs look for it: ../lib from bin.
+  install(TARGETS holdfast_cuda LIBRARY DESTINATION lib COMPONENT programs)
 endfunction()

@@ -1,8 +1,10 @@
-// kernels/cuda_stream.cu: what a stream hands on to its device.
+// kernels/cuda_stream.cc: what a stream hands on to its device; plain C++, part
+// of the plug-in and of its tests.
+
+#include "kernels/cuda_stream.h"
 
 #include "kernels/check.h"
 #include "kernels/cuda_device.h"
-#include "kernels/cuda_stream.h"
 
 namespace holdfast::kernels {
 
