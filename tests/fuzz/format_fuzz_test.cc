@@ -1,14 +1,14 @@
 // The fuzz targets as ordinary tests: each file of a corpus, and some thousands
 // of mutations of it, the same ones in every run.
 
-#include <filesystem>
-#include <fstream>
-#include <iterator>
+#include <algorithm>
+#include <span>
 #include <string>
+#include <vector>
 
-#include "ckpt/base/philox.h"
 #include "gtest/gtest.h"
 #include "tests/fuzz/format_properties.h"
+#include "tests/support/fuzz_corpus.h"
 
 namespace holdfast::ckpt {
 namespace {
@@ -16,16 +16,8 @@ namespace {
 using Bytes = std::vector<std::byte>;
 
 std::vector<Bytes> Corpus(const std::string& name) {
-  std::vector<std::filesystem::path> paths;
-  for (const auto& entry : std::filesystem::directory_iterator(
-           HOLDFAST_SOURCE_DIR "/tests/fuzz/corpus/" + name)) {
-    paths.push_back(entry.path());
-  }
-  std::sort(paths.begin(), paths.end());
   std::vector<Bytes> corpus;
-  for (const auto& path : paths) {
-    std::ifstream in(path, std::ios::binary);
-    const std::string text{std::istreambuf_iterator<char>(in), {}};
+  for (const std::string& text : tests::Corpus(name)) {
     const auto bytes = std::as_bytes(std::span(text));
     corpus.emplace_back(bytes.begin(), bytes.end());
   }
@@ -35,10 +27,7 @@ std::vector<Bytes> Corpus(const std::string& name) {
 // A few changes of the kinds that find bugs in decoders, drawn by `seed`. Most
 // fall on the first `busy` bytes.
 Bytes Mutate(const std::vector<Bytes>& corpus, size_t busy, uint64_t seed) {
-  uint64_t draws = 0;
-  const auto draw = [&](uint64_t below) {
-    return below == 0 ? 0 : Philox64(seed, 0, draws++) % below;
-  };
+  tests::Draws draw(seed, 0);
   Bytes bytes = corpus[draw(corpus.size())];
   for (uint64_t changes = 1 + draw(4); changes > 0; --changes) {
     const size_t size = std::min(bytes.size(), draw(8) == 0 ? SIZE_MAX : busy);

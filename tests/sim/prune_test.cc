@@ -3,15 +3,15 @@
 // stays whole to the last byte, the newest loads, and pruning again finishes
 // the work.
 
-#include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "ckpt/session/prune_session.h"
-#include "ckpt/session/verify_session.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/sim_cases.h"
-#include "tests/support/start_fixture.h"
+#include "tests/support/sweep_fixture.h"
 
 namespace holdfast::ckpt {
 namespace {
@@ -21,32 +21,20 @@ using tests::SeedsOfSweep;
 using tests::SimDisk;
 using tests::SimFault;
 using tests::SimStorage;
-using tests::StartWorld;
 
 constexpr CheckpointId kDead{350, 2, 3};
 
 // Owner 2 has committed 200 and 300 after owner 1's 100, and an attempt of it
 // lies about.
-class PruneSweep : public StartTest {
+class PruneSweep : public SweepTest {
  protected:
-  PruneSweep() {
-    SimStorage storage(disk_, {.process = 90});
-    tests::CheckpointSpec spec;
-    spec.run_id = tests::kTestRun;
-    spec.id = kDead;
-    Check(tests::WriteShards(storage, *saved_layout_, spec, AttemptDir(kDead))
-              .status());
-  }
+  PruneSweep() { MakeAttempt(kDead); }
 
   // Claims, and removes all but the newest. False: it did not come to its end.
-  bool Prune(SimDisk& disk, uint64_t seed, int process = 70) {
+  static bool Prune(SimDisk& disk, uint64_t seed, int process = 70) {
     SimStorage storage(disk, {.process = process});
     tests::SimClock clock;
-    SessionEnv env;
-    env.storage = &storage;
-    env.clock = &clock;
-    env.space = 5;
-    env.ops_max = 1 + seed % 4;
+    SessionEnv env = EnvOf(storage, clock, 5, 1 + static_cast<int>(seed % 4));
     PruneOptions options;
     options.policy.keep_last = 1;
     OwnerClaim who;
@@ -58,39 +46,9 @@ class PruneSweep : public StartTest {
     RetentionSession retention(env, *claim.result(), options.policy);
     return Drive(storage, clock, retention) && retention.outcome().status.ok();
   }
-  static bool Drive(SimStorage& storage, tests::SimClock& clock,
-                    Session& session) {
-    while (!storage.dead()) {
-      session.Poll();
-      if (session.done()) return true;
-      Completion answer;
-      if (storage.Poll({&answer, 1}) > 0) {
-        session.OnCompletion(answer);
-      } else {
-        clock.Sleep(absl::Milliseconds(1));
-      }
-    }
-    return false;
-  }
 
   int64_t OpsOfOne() {
-    const auto disk = disk_.Clone();
-    const int64_t before = disk->ops();
-    EXPECT_TRUE(Prune(*disk, 1));
-    return disk->ops() - before;
-  }
-
-  static Catalog LookAt(SimDisk& disk) {
-    SimStorage storage(disk, {.process = 92});
-    tests::SimClock clock;
-    SessionEnv env;
-    env.storage = &storage;
-    env.clock = &clock;
-    env.space = 9;
-    CatalogSession session(env);
-    RunAlone(&storage, &clock, &session);
-    Check(session.result().status());
-    return *session.result();
+    return OpsOf([](SimDisk& disk) { return Prune(disk, 1); });
   }
 
   // "" when the newest is 300, and all that is offered is whole.
@@ -99,37 +57,9 @@ class PruneSweep : public StartTest {
     if (catalog.newest() == nullptr || catalog.newest()->id != k300) {
       return "300 is not the newest";
     }
-    SimStorage storage(disk, {.process = 91});
-    tests::SimClock clock;
-    SessionEnv env;
-    env.storage = &storage;
-    env.clock = &clock;
-    env.space = 9;
-    env.ops_max = 8;
-    for (const size_t i : catalog.line) {
-      const std::string dir = catalog.entries[i].dir;
-      auto bytes = Blocking(storage).Get(dir + "/MANIFEST", kManifestBytesMax);
-      if (!bytes.ok()) return bytes.status().ToString();
-      const auto manifest = DecodeManifest(*bytes);
-      if (!manifest.ok()) return manifest.status().ToString();
-      UnitReaderOptions options;
-      options.read_bytes_max = kUnitBytesMax;
-      VerifySession verify(env, dir, &*manifest, /*hash=*/false, options);
-      RunAlone(&storage, &clock, &verify);
-      if (!verify.outcome().status.ok()) {
-        return dir + ": " + verify.outcome().status.ToString();
-      }
-    }
-    return "";
+    return Damage(disk);
   }
 
-  std::string LoadedOn(SimDisk& disk) {
-    StartWorld::Options options;
-    options.first_process = 40;
-    StartWorld world(disk, *layout_, options);
-    world.Run();
-    return world.LoadedBy(300);
-  }
   static std::vector<CheckpointId> There(SimDisk& disk) {
     std::vector<CheckpointId> ids;
     for (const CatalogEntry& entry : LookAt(disk).entries) {
@@ -174,7 +104,7 @@ TEST_F(PruneSweep, AJobStartsFromTheNewestWhereverItWasKilled) {
     const auto disk = disk_.Clone();
     disk->KillAfter(70, at);
     Prune(*disk, at);
-    ASSERT_EQ(LoadedOn(*disk), "");
+    ASSERT_EQ(LoadedOn(*disk, 300), "");
   }
 }
 

@@ -4,15 +4,15 @@
 // work.
 
 #include <algorithm>
-#include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "ckpt/session/retention_session.h"
-#include "ckpt/session/verify_session.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/sim_cases.h"
-#include "tests/support/start_fixture.h"
+#include "tests/support/sweep_fixture.h"
 
 namespace holdfast::ckpt {
 namespace {
@@ -21,7 +21,6 @@ using tests::SeedsOfSweep;
 using tests::SimDisk;
 using tests::SimFault;
 using tests::SimStorage;
-using tests::StartWorld;
 
 constexpr CheckpointId k400{400, 3, 1};
 constexpr CheckpointId kDead{350, 2, 3};
@@ -29,7 +28,7 @@ constexpr CheckpointId kAborted{450, 3, 2};
 
 // Owner 3 has loaded step 300 and committed step 400; an attempt of owner 2 and
 // an aborted one of its own lie about.
-class RetentionSweep : public StartTest {
+class RetentionSweep : public SweepTest {
  protected:
   RetentionSweep() {
     const auto world = Start();
@@ -42,87 +41,32 @@ class RetentionSweep : public StartTest {
     Write(storage, k400, 1, k300);
     ledger_.committed = {k400};
     ledger_.aborted = {kAborted};
-    for (const CheckpointId& id : {kDead, kAborted}) {
-      tests::CheckpointSpec spec;
-      spec.run_id = tests::kTestRun;
-      spec.id = id;
-      Check(tests::WriteShards(storage, *saved_layout_, spec, AttemptDir(id))
-                .status());
-    }
+    for (const CheckpointId& id : {kDead, kAborted}) MakeAttempt(id);
   }
 
   // False: it did not come to its end.
-  bool Retire(SimDisk& disk, uint64_t seed, int process = 70) {
+  bool Retire(SimDisk& disk, uint64_t seed, int process = 70) const {
     SimStorage storage(disk, {.process = process});
     tests::SimClock clock;
-    SessionEnv env;
-    env.storage = &storage;
-    env.clock = &clock;
-    env.space = 5;
-    env.ops_max = 1 + seed % 4;
-    RetentionSession session(env, ledger_, {.keep_last = 2});
-    while (!storage.dead()) {
-      session.Poll();
-      if (session.done()) return session.outcome().status.ok();
-      Completion answer;
-      if (storage.Poll({&answer, 1}) > 0) {
-        session.OnCompletion(answer);
-      } else {
-        clock.Sleep(absl::Milliseconds(1));
-      }
-    }
-    return false;
+    RetentionSession session(
+        EnvOf(storage, clock, 5, 1 + static_cast<int>(seed % 4)), ledger_,
+        {.keep_last = 2});
+    return Drive(storage, clock, session) && session.outcome().status.ok();
   }
 
   int64_t OpsOfOneRetention() {
-    const auto disk = disk_.Clone();
-    const int64_t before = disk->ops();
-    EXPECT_TRUE(Retire(*disk, 1));
-    return disk->ops() - before;
+    return OpsOf([this](SimDisk& disk) { return Retire(disk, 1); });
   }
 
   // "" when all that a reader is offered is whole, and 300 and 400 are.
-  std::string Wrong(SimDisk& disk) {
-    SimStorage storage(disk, {.process = 91});
-    tests::SimClock clock;
-    SessionEnv env;
-    env.storage = &storage;
-    env.clock = &clock;
-    env.space = 9;
-    env.ops_max = 8;
-    CatalogSession catalog_session(env);
-    RunAlone(&storage, &clock, &catalog_session);
-    const auto& catalog = catalog_session.result();
-    if (!catalog.ok()) return catalog.status().ToString();
-    bool has_300 = false;
-    bool has_400 = false;
-    for (const size_t i : catalog->line) {
-      const CatalogEntry& entry = catalog->entries[i];
-      has_300 |= entry.id == k300;
-      has_400 |= entry.id == k400;
-      auto bytes =
-          Blocking(storage).Get(entry.dir + "/MANIFEST", kManifestBytesMax);
-      if (!bytes.ok()) return bytes.status().ToString();
-      const auto manifest = DecodeManifest(*bytes);
-      if (!manifest.ok()) return manifest.status().ToString();
-      UnitReaderOptions options;
-      options.read_bytes_max = kUnitBytesMax;
-      VerifySession verify(env, entry.dir, &*manifest, /*hash=*/false, options);
-      RunAlone(&storage, &clock, &verify);
-      if (!verify.outcome().status.ok()) {
-        return entry.dir + ": " + verify.outcome().status.ToString();
-      }
+  static std::string Wrong(SimDisk& disk) {
+    const Catalog catalog = LookAt(disk);
+    for (const CheckpointId& id : {k300, k400}) {
+      const bool there = std::ranges::any_of(
+          catalog.line, [&](size_t i) { return catalog.entries[i].id == id; });
+      if (!there) return ToString(id) + " is gone";
     }
-    if (!has_300 || !has_400) return "300 or 400 is gone";
-    return "";
-  }
-
-  std::string LoadedOn(SimDisk& disk) {
-    StartWorld::Options options;
-    options.first_process = 40;
-    StartWorld world(disk, *layout_, options);
-    world.Run();
-    return world.LoadedBy(400);
+    return Damage(disk);
   }
 
   RunLedger ledger_;
@@ -152,7 +96,7 @@ TEST_F(RetentionSweep, APowerCutAfterAnyOperationLeavesTheLineWhole) {
       EXPECT_TRUE(Retire(*disk, fate));
       EXPECT_EQ(Wrong(*disk), "");
       if (fate == 0) {
-        EXPECT_EQ(LoadedOn(*disk), "");
+        EXPECT_EQ(LoadedOn(*disk, 400), "");
       }
     }
   }
@@ -169,7 +113,7 @@ TEST_F(RetentionSweep, ADeathAfterAnyOperationLeavesTheLineWhole) {
     Retire(*disk, after);
     ASSERT_EQ(Wrong(*disk), "") << disk->Log(40);
     // The next owner sweeps what is left: it is of an earlier incarnation now.
-    EXPECT_EQ(LoadedOn(*disk), "");
+    EXPECT_EQ(LoadedOn(*disk, 400), "");
   }
 }
 

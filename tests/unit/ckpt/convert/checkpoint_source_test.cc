@@ -11,59 +11,24 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "ckpt/storage/open_storage.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/support/saved_run.h"
+#include "tests/support/bare_checkpoint.h"
 #include "tests/support/temp_dir.h"
 
 namespace holdfast::ckpt {
 namespace {
 
 using ::testing::HasSubstr;
-using tests::JobMemory;
+using tests::FillAll;
 using tests::SmallLayout;
-
-constexpr uint64_t kSeed = 7;
 
 class CheckpointSourceTest : public ::testing::Test {
  protected:
-  // A bare checkpoint; its path.
+  // Its path.
   std::string Save(const JobLayout& layout, int zstd_level = -1) {
-    const auto storage = OpenStorage({.location = dir_.path()});
-    EXPECT_TRUE(storage.ok()) << storage.status();
-    tests::CheckpointSpec spec;
-    spec.run_id = tests::kTestRun;
-    spec.id = {300, 2, 1};
-    spec.seed = kSeed;
-    spec.zstd_level = zstd_level;
-    spec.attributes = {{"step", "300"}};
-    const std::string name = absl::StrFormat("saved%d", ++saves_);
-    EXPECT_TRUE(tests::WriteCheckpoint(**storage, layout, spec, name).ok());
-    return dir_.path() + "/" + name;
-  }
-
-  // Everything that `layout` wants, a fragment a run, in calls of `at_once`.
-  static absl::Status FillAll(CheckpointSource& source, const JobLayout& layout,
-                              size_t at_once) {
-    for (int rank = 0; rank < layout.world(); ++rank) {
-      const Holding wanted = layout.WantedBy(Rank{rank});
-      JobMemory memory(wanted);
-      const auto regions = memory.spans();
-      std::vector<WantedRun> wants;
-      for (const Fragment& f : wanted.fragments) {
-        const uint64_t bytes = BytesOf(layout.items()[f.item], f.count);
-        wants.push_back({f.item, f.part, f.first, f.count,
-                         regions[f.region].subspan(f.offset, bytes)});
-      }
-      for (size_t i = 0; i < wants.size(); i += at_once) {
-        const absl::Status status = source.Fill(
-            std::span(wants).subspan(i, std::min(at_once, wants.size() - i)));
-        if (!status.ok()) return status;
-      }
-      EXPECT_EQ(memory.Differs(layout, wanted, kSeed), "") << "rank " << rank;
-    }
-    return absl::OkStatus();
+    return tests::SaveBare(dir_.path(), absl::StrFormat("saved%d", ++saves_),
+                           layout, {{"step", "300"}}, zstd_level);
   }
 
   tests::TempDir dir_{tests::MemoryFolder()};

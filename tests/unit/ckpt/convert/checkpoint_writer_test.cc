@@ -21,10 +21,9 @@
 #include "ckpt/convert/plain_layouts.h"
 #include "ckpt/session/catalog_locate.h"
 #include "ckpt/storage/fd.h"
-#include "ckpt/storage/open_storage.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/support/saved_run.h"
+#include "tests/support/bare_checkpoint.h"
 #include "tests/support/temp_dir.h"
 
 namespace holdfast::ckpt {
@@ -32,24 +31,13 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
-using tests::JobMemory;
 using tests::SmallLayout;
-
-constexpr uint64_t kSeed = 7;
 
 class CheckpointWriterTest : public ::testing::Test {
  protected:
   CheckpointWriterTest() {
-    const auto storage = OpenStorage({.location = dir_.path()});
-    EXPECT_TRUE(storage.ok()) << storage.status();
-    tests::CheckpointSpec spec;
-    spec.run_id = tests::kTestRun;
-    spec.id = {300, 2, 1};
-    spec.seed = kSeed;
-    spec.attributes = {{"step", "300"}, {".host", "n042"}};
-    EXPECT_TRUE(
-        tests::WriteCheckpoint(**storage, *SmallLayout(2, 1, 2), spec, "saved")
-            .ok());
+    tests::SaveBare(dir_.path(), "saved", *SmallLayout(2, 1, 2),
+                    {{"step", "300"}, {".host", "n042"}});
   }
 
   std::string Path(const std::string& name) { return dir_.path() + "/" + name; }
@@ -73,20 +61,8 @@ class CheckpointWriterTest : public ::testing::Test {
   static void ExpectHolds(const std::string& path, const JobLayout& layout) {
     const auto source = Open(path);
     ASSERT_NE(source, nullptr);
-    for (int rank = 0; rank < layout.world(); ++rank) {
-      const Holding wanted = layout.WantedBy(Rank{rank});
-      JobMemory memory(wanted);
-      const auto regions = memory.spans();
-      std::vector<WantedRun> wants;
-      for (const Fragment& f : wanted.fragments) {
-        const uint64_t bytes = BytesOf(layout.items()[f.item], f.count);
-        wants.push_back({f.item, f.part, f.first, f.count,
-                         regions[f.region].subspan(f.offset, bytes)});
-      }
-      const absl::Status status = source->Fill(wants);
-      ASSERT_TRUE(status.ok()) << status;
-      EXPECT_EQ(memory.Differs(layout, wanted, kSeed), "") << "rank " << rank;
-    }
+    const absl::Status status = tests::FillAll(*source, layout);
+    EXPECT_TRUE(status.ok()) << status;
   }
 
   tests::TempDir dir_{tests::MemoryFolder()};

@@ -15,9 +15,8 @@
 #include "ckpt/convert/checkpoint_source.h"
 #include "ckpt/convert/checkpoint_writer.h"
 #include "ckpt/session/catalog_locate.h"
-#include "ckpt/storage/open_storage.h"
 #include "gtest/gtest.h"
-#include "tests/support/saved_run.h"
+#include "tests/support/bare_checkpoint.h"
 #include "tests/support/temp_dir.h"
 
 namespace holdfast::ckpt {
@@ -29,16 +28,7 @@ using tests::SmallLayout;
 class ConvertKillTest : public ::testing::Test {
  protected:
   ConvertKillTest() {
-    const auto storage = OpenStorage({.location = dir_.path()});
-    EXPECT_TRUE(storage.ok()) << storage.status();
-    tests::CheckpointSpec spec;
-    spec.run_id = tests::kTestRun;
-    spec.id = {300, 2, 1};
-    spec.seed = 7;
-    spec.attributes = {{"step", "300"}};
-    EXPECT_TRUE(
-        tests::WriteCheckpoint(**storage, *SmallLayout(2, 1, 2), spec, "saved")
-            .ok());
+    tests::SaveBare(dir_.path(), "saved", *SmallLayout(2, 1, 2));
   }
 
   absl::StatusOr<WriteCheckpointReport> Convert(Codec codec) {

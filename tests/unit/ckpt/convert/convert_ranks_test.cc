@@ -9,10 +9,9 @@
 #include "ckpt/convert/checkpoint_source.h"
 #include "ckpt/convert/checkpoint_writer.h"
 #include "ckpt/group/inproc_group.h"
-#include "ckpt/storage/open_storage.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/support/saved_run.h"
+#include "tests/support/bare_checkpoint.h"
 #include "tests/support/temp_dir.h"
 
 namespace holdfast::ckpt {
@@ -26,15 +25,7 @@ constexpr int kRanks = 3;
 class ConvertRanksTest : public ::testing::Test {
  protected:
   ConvertRanksTest() {
-    const auto storage = OpenStorage({.location = dir_.path()});
-    EXPECT_TRUE(storage.ok()) << storage.status();
-    tests::CheckpointSpec spec;
-    spec.run_id = tests::kTestRun;
-    spec.id = {300, 2, 1};
-    spec.seed = 7;
-    EXPECT_TRUE(
-        tests::WriteCheckpoint(**storage, *SmallLayout(2, 1, 2), spec, "saved")
-            .ok());
+    tests::SaveBare(dir_.path(), "saved", *SmallLayout(2, 1, 2));
   }
 
   // By rank. `outs` is the directory that each is told.

@@ -4,7 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/support/start_fixture.h"
+#include "tests/support/sweep_fixture.h"
 
 namespace holdfast::ckpt {
 namespace {
@@ -109,7 +109,7 @@ TEST(PlanRetentionTest, SupersededOnesStayUntilEnoughHasBeenCommitted) {
               ElementsAre(k100, k200, k300, CheckpointId{350, 2, 3}));
 }
 
-class RetentionSessionTest : public StartTest {
+class RetentionSessionTest : public SweepTest {
  protected:
   // Owner 3 has started and committed step 400.
   RetentionSessionTest() {
@@ -137,14 +137,6 @@ class RetentionSessionTest : public StartTest {
     return session.outcome();
   }
 
-  void MakeAttempt(const CheckpointId& id) {
-    SimStorage storage(disk_, {.process = 90});
-    tests::CheckpointSpec spec;
-    spec.run_id = tests::kTestRun;
-    spec.id = id;
-    Check(tests::WriteShards(storage, *saved_layout_, spec, AttemptDir(id))
-              .status());
-  }
   std::vector<CheckpointId> There() {
     std::vector<CheckpointId> ids;
     for (const CatalogEntry& entry : Look().entries) ids.push_back(entry.id);

@@ -20,10 +20,9 @@
 #include "ckpt/convert/checkpoint_source.h"
 #include "ckpt/convert/checkpoint_writer.h"
 #include "ckpt/convert/plain_layouts.h"
-#include "ckpt/storage/open_storage.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/support/saved_run.h"
+#include "tests/support/bare_checkpoint.h"
 #include "tests/support/temp_dir.h"
 #include "tools/convert/hdf5_names.h"
 #include "tools/convert/train_target.h"
@@ -163,16 +162,8 @@ TEST_F(Hdf5ArchiveTest, TheStepOfATrainingStateIsItsOwn) {
   EXPECT_EQ(read->step, 41);
 
   // Saved under another step than the one that a resume would take.
-  const auto storage = ckpt::OpenStorage({.location = dir_.path()});
-  ASSERT_TRUE(storage.ok()) << storage.status();
-  tests::CheckpointSpec spec;
-  spec.run_id = tests::kTestRun;
-  spec.id = {300, 2, 1};
-  spec.seed = 7;
-  spec.attributes = attributes;
-  ASSERT_TRUE(tests::WriteCheckpoint(**storage, *tests::SmallLayout(1, 1, 1),
-                                     spec, "saved")
-                  .ok());
+  tests::SaveBare(dir_.path(), "saved", *tests::SmallLayout(1, 1, 1),
+                  attributes);
   auto source =
       ckpt::CheckpointSource::Open(Path("saved"), {}, ckpt::RealClock());
   ASSERT_TRUE(source.ok()) << source.status();
@@ -206,17 +197,8 @@ TEST_F(Hdf5ArchiveTest, AnyRunOfAnyBoxIsRead) {
 }
 
 TEST_F(Hdf5ArchiveTest, ACheckpointComesBackOnAnyLayout) {
-  const auto storage = ckpt::OpenStorage({.location = dir_.path()});
-  ASSERT_TRUE(storage.ok()) << storage.status();
-  tests::CheckpointSpec spec;
-  spec.run_id = tests::kTestRun;
-  spec.id = {300, 2, 1};
-  spec.seed = 7;
-  spec.attributes = {{"step", "300"}, {".host", "n042"}};
-  spec.zstd_level = 0;
-  ASSERT_TRUE(tests::WriteCheckpoint(**storage, *tests::SmallLayout(2, 2, 2),
-                                     spec, "saved")
-                  .ok());
+  tests::SaveBare(dir_.path(), "saved", *tests::SmallLayout(2, 2, 2),
+                  {{"step", "300"}, {".host", "n042"}}, /*zstd_level=*/0);
   auto source =
       ckpt::CheckpointSource::Open(Path("saved"), {}, ckpt::RealClock());
   ASSERT_TRUE(source.ok()) << source.status();

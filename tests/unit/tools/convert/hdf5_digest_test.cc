@@ -10,10 +10,9 @@
 #include "absl/strings/str_format.h"
 #include "ckpt/convert/checkpoint_source.h"
 #include "ckpt/convert/checkpoint_writer.h"
-#include "ckpt/storage/open_storage.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/support/saved_run.h"
+#include "tests/support/bare_checkpoint.h"
 #include "tests/support/temp_dir.h"
 #include "tools/convert/hdf5_archive.h"
 #include "tools/convert/hdf5_names.h"
@@ -28,16 +27,8 @@ using ::testing::IsEmpty;
 class Hdf5DigestTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    const auto storage = ckpt::OpenStorage({.location = dir_.path()});
-    ASSERT_TRUE(storage.ok()) << storage.status();
-    tests::CheckpointSpec spec;
-    spec.run_id = tests::kTestRun;
-    spec.id = {300, 2, 1};
-    spec.seed = 7;
-    spec.attributes = {{"cursor", "1200"}, {".host", "n042"}};
-    ASSERT_TRUE(tests::WriteCheckpoint(**storage, *tests::SmallLayout(1, 1, 1),
-                                       spec, "saved")
-                    .ok());
+    tests::SaveBare(dir_.path(), "saved", *tests::SmallLayout(1, 1, 1),
+                    {{"cursor", "1200"}, {".host", "n042"}});
     const auto source = ckpt::CheckpointSource::Open(dir_.path() + "/saved", {},
                                                      ckpt::RealClock());
     ASSERT_TRUE(source.ok()) << source.status();
