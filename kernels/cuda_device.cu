@@ -17,6 +17,7 @@
 #include "kernels/cuda_device.h"
 #include "kernels/cuda_driver.h"
 #include "kernels/cuda_events.h"
+#include "kernels/cuda_kernel_set.h"
 
 namespace holdfast::kernels {
 namespace {
@@ -47,6 +48,7 @@ class CudaDeviceImpl final : public CudaDevice {
     cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync);
     Keep(cudaStreamCreateWithFlags(&own_, cudaStreamNonBlocking),
          "making a stream");
+    kernels_ = NewCudaKernelSet(info_);
     return status();
   }
 
