@@ -3,7 +3,9 @@
 #include "ckpt/convert/checkpoint_writer.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <future>
 #include <random>
 #include <semaphore>
 #include <thread>
@@ -27,6 +29,7 @@ namespace holdfast::ckpt {
 namespace {
 
 constexpr uint16_t kSpace = 1;
+constexpr std::chrono::milliseconds kTick(100);
 
 RunId DrawRunId() {
   std::random_device device;
@@ -90,11 +93,17 @@ class Writing {
   absl::Status WriteRounds();
   absl::Status Commit(const std::vector<FinishedFile>& finished);
   absl::StatusOr<WriteCheckpointReport> VerifyComplete();
+  // What to do when the storage has failed.
+  absl::Status WithAdvice(const absl::Status& status) const;
   absl::Status CheckDigests(std::span<const Digest128> found) const;
   void AddDigests(const RoundRecord& record);
   // Of other ranks, and of who wants to stop.
   void Listen();
   void Tick(const char* phase);
+  // `work` in a thread of its own, while this one ticks: it may wait for the
+  // disk as long as it has to, and nobody takes this rank for dead.
+  absl::Status WhileTicking(const char* phase,
+                            const std::function<absl::Status()>& work);
   WriteCheckpointReport Report() const;
 
   StateSource* const source_;
@@ -133,6 +142,13 @@ void Writing::Tick(const char* phase) {
        .bytes_total = plan_.unit_bytes,
        .bytes_verified = bytes_verified_,
        .phase = phase});
+}
+
+absl::Status Writing::WhileTicking(const char* phase,
+                                   const std::function<absl::Status()>& work) {
+  std::future<absl::Status> result = std::async(std::launch::async, work);
+  while (result.wait_for(kTick) != std::future_status::ready) Tick(phase);
+  return result.get();
 }
 
 absl::Status Writing::MakePlan() {
@@ -215,19 +231,16 @@ void Writing::AddDigests(const RoundRecord& record) {
 
 // What an earlier try has finished, verified.
 absl::Status Writing::TakeUp() {
-  HF_ASSIGN_OR_RETURN(std::vector<RoundRecord> records,
-                      out_->Rounds(plan_, shared_.coded()));
+  std::vector<RoundRecord> records;
+  HF_RETURN_IF_ERROR(WhileTicking("verifying", [&]() -> absl::Status {
+    HF_ASSIGN_OR_RETURN(records,
+                        out_->Rounds(plan_, digests_.size(), shared_.coded()));
+    return absl::OkStatus();
+  }));
   if (records.empty()) return absl::OkStatus();
   std::vector<uint32_t> rounds;
   for (const RoundRecord& record : records) {
     rounds.push_back(record.round);
-    for (const auto& [item, digest] : record.digests) {
-      if (item >= digests_.size()) {
-        return absl::DataLossError(absl::StrFormat(
-            "%s names item %d of %d", RoundRecordName(record.round), item,
-            digests_.size()));
-      }
-    }
     const size_t first =
         plan_.windows[plan_.rounds[record.round].first_window].first;
     std::copy(
@@ -294,17 +307,28 @@ absl::Status Writing::WriteRounds() {
     // Because another rank has failed?
     HF_RETURN_IF_ERROR(group_.FirstError());
   }
-  HF_RETURN_IF_ERROR(written);
+  HF_RETURN_IF_ERROR(WithAdvice(written));
   if (group_.size() == 1) return absl::OkStatus();
-  HF_RETURN_IF_ERROR(group_.Gather(tick));
-  return TakeRecords();
+  const absl::Status gathered = group_.Gather(tick, stop_);
+  if (absl::IsCancelled(gathered)) return ConversionStopped();
+  HF_RETURN_IF_ERROR(gathered);
+  return WhileTicking("syncing", [this] { return TakeRecords(); });
+}
+
+absl::Status Writing::WithAdvice(const absl::Status& status) const {
+  if (!absl::IsUnavailable(status)) return status;
+  return absl::UnavailableError(absl::StrFormat(
+      "%s. The same command goes on from what is finished; if it is always the "
+      "same file of %s that cannot be written, remove that file first",
+      std::string(status.message()), out_->path()));
 }
 
 // All of them, those of the other ranks too.
 absl::Status Writing::TakeRecords() {
   std::vector<RoundRecord> records;
   for (int tries = 1;; ++tries) {
-    HF_ASSIGN_OR_RETURN(records, out_->Rounds(plan_, shared_.coded()));
+    HF_ASSIGN_OR_RETURN(records,
+                        out_->Rounds(plan_, digests_.size(), shared_.coded()));
     if (records.size() == plan_.rounds.size()) break;
     if (tries == kSeeTries) {
       return absl::UnavailableError(absl::StrFormat(
@@ -418,8 +442,10 @@ absl::StatusOr<WriteCheckpointReport> Writing::VerifyComplete() {
   if (!outcome.status.ok()) {
     return absl::Status(
         outcome.status.code(),
-        absl::StrFormat("the result that is there, %s, is damaged: %s",
-                        out_->path(), std::string(outcome.status.message())));
+        absl::StrFormat("the result that is there, %s, is damaged: %s. "
+                        "Remove %s, and the same command makes it again",
+                        out_->path(), std::string(outcome.status.message()),
+                        options_.out));
   }
   HF_RETURN_IF_ERROR(CheckDigests(outcome.item_digests));
   HF_RETURN_IF_ERROR(out_->RemoveRecords());
@@ -442,24 +468,31 @@ absl::StatusOr<StorageOptions> Writing::StorageOf() const {
 absl::StatusOr<WriteCheckpointReport> Writing::Lead() {
   HF_RETURN_IF_ERROR(MakePlan());
   HF_ASSIGN_OR_RETURN(const StorageOptions storage, StorageOf());
-  HF_ASSIGN_OR_RETURN(out_, TargetDir::Open(options_.out, storage, clock_));
-  HF_ASSIGN_OR_RETURN(const TargetDir::State state, out_->Look(&record_));
+  TargetDir::State state{};
+  HF_RETURN_IF_ERROR(WhileTicking("looking", [&]() -> absl::Status {
+    HF_ASSIGN_OR_RETURN(out_, TargetDir::Open(options_.out, storage, clock_));
+    HF_ASSIGN_OR_RETURN(state, out_->Look(&record_));
+    return absl::OkStatus();
+  }));
   if (state == TargetDir::State::kComplete) return VerifyComplete();
-  HF_RETURN_IF_ERROR(
-      out_->Begin(record_, plan_, options_.codec == Codec::kNone));
+  const absl::Status begun = WhileTicking("reserving", [&] {
+    return out_->Begin(record_, plan_, options_.codec == Codec::kNone, stop_);
+  });
+  if (absl::IsCancelled(begun)) return ConversionStopped();
+  HF_RETURN_IF_ERROR(begun);
   HF_RETURN_IF_ERROR(OpenWorkers());
   HF_RETURN_IF_ERROR(TakeUp());
   HF_RETURN_IF_ERROR(WriteRounds());
   Conversion conversion(&shared_, &workers_, [this] { Tick("syncing"); });
-  HF_ASSIGN_OR_RETURN(const std::vector<FinishedFile> finished,
-                      conversion.Finish([this](uint32_t file) {
-                        return ShardIdentity{
-                            record_.run_id, out_->id(), file,
-                            static_cast<uint32_t>(plan_.files.size())};
-                      }));
+  const auto finished = conversion.Finish([this](uint32_t file) {
+    return ShardIdentity{record_.run_id, out_->id(), file,
+                         static_cast<uint32_t>(plan_.files.size())};
+  });
+  HF_RETURN_IF_ERROR(WithAdvice(finished.status()));
   Listen();
   if (stop_) return ConversionStopped();
-  HF_RETURN_IF_ERROR(Commit(finished));
+  HF_RETURN_IF_ERROR(
+      WhileTicking("syncing", [&] { return Commit(*finished); }));
   return Report();
 }
 
@@ -478,8 +511,11 @@ absl::StatusOr<WriteCheckpointReport> Writing::Follow() {
             "command on the same files?",
             ConversionText(record_), mine));
       }
-      HF_ASSIGN_OR_RETURN(
-          out_, TargetDir::Join(options_.out, storage, record_, clock_));
+      HF_RETURN_IF_ERROR(WhileTicking("waiting", [&]() -> absl::Status {
+        HF_ASSIGN_OR_RETURN(
+            out_, TargetDir::Join(options_.out, storage, record_, clock_));
+        return absl::OkStatus();
+      }));
       HF_RETURN_IF_ERROR(OpenWorkers());
       Conversion conversion(&shared_, &workers_, tick);
       return conversion.Write(
@@ -488,6 +524,8 @@ absl::StatusOr<WriteCheckpointReport> Writing::Follow() {
     };
     group_.Answer(write());
     HF_ASSIGN_OR_RETURN(told, group_.Await(tick));
+  } else {
+    group_.Answer(absl::OkStatus());
   }
   HF_RETURN_IF_ERROR(told.status);
   return WriteCheckpointReport();
@@ -517,6 +555,16 @@ absl::StatusOr<WriteCheckpointReport> WriteCheckpoint(
     const WriteCheckpointOptions& options, Clock& clock) {
   Writing writing(source, target, options, clock);
   return writing.Run();
+}
+
+bool TellRefusal(Group* group, const absl::Status& why, Clock& clock) {
+  ConvertGroup ranks(group, clock);
+  return ranks.Refuse(why);
+}
+
+bool HearRefusal(Group* group, Clock& clock) {
+  ConvertGroup ranks(group, clock);
+  return ranks.AwaitRefusal();
 }
 
 }  // namespace holdfast::ckpt

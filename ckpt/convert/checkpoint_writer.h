@@ -45,7 +45,8 @@ struct WriteProgress {
   uint64_t bytes_done = 0;  // of the target's plain bytes, verified ones too
   uint64_t bytes_total = 0;
   uint64_t bytes_verified = 0;  // found there, from a run before
-  const char* phase = "";       // "writing", "verifying", "syncing"
+  // "looking", "reserving", "verifying", "writing", "syncing", "waiting"
+  const char* phase = "";
 };
 
 struct WriteCheckpointOptions {
@@ -108,6 +109,16 @@ struct WriteCheckpointReport {
 absl::StatusOr<WriteCheckpointReport> WriteCheckpoint(
     StateSource* source, const JobLayout& target,
     const WriteCheckpointOptions& options, Clock& clock);
+
+// For ranks that do not come as far as WriteCheckpoint. Mostly all of them find
+// the same to be wrong, and it is to be said once.
+//
+// Rank 0: tells the others, in WriteCheckpoint or HearRefusal; true when all
+// have answered (ten seconds at most), so that the job can end in order.
+bool TellRefusal(Group* group, const absl::Status& why, Clock& clock);
+// The others: true when rank 0 says that it refuses, and has said why; false
+// when it goes on, or nothing is heard of it for ten seconds.
+bool HearRefusal(Group* group, Clock& clock);
 
 }  // namespace holdfast::ckpt
 

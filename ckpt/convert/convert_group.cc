@@ -16,6 +16,7 @@ constexpr uint32_t kAnswer = 2;
 constexpr uint32_t kAlive = 3;
 constexpr absl::Duration kAlivePeriod = absl::Seconds(1);
 constexpr absl::Duration kSilenceMax = absl::Minutes(2);
+constexpr absl::Duration kRefusalWait = absl::Seconds(10);
 constexpr absl::Duration kNap = absl::Milliseconds(5);
 
 MessageTag TagOf(uint32_t phase) { return {0, 0, phase}; }
@@ -69,6 +70,7 @@ void ConvertGroup::Poll() {
     switch (message->tag.phase) {
       case kAlive:
         bytes_[from] = reader.Varint();
+        leader_works_ |= from == 0;
         break;
       case kAnswer: {
         absl::Status status = TakeStatus(reader);
@@ -140,12 +142,14 @@ void ConvertGroup::Tell(const Told& told) {
   }
 }
 
-absl::Status ConvertGroup::Gather(const std::function<void()>& tick) {
+absl::Status ConvertGroup::Gather(const std::function<void()>& tick,
+                                  const std::atomic<bool>& stop) {
   while (static_cast<int>(answers_.size()) < size() - 1) {
     tick();
     const absl::Status silent = Silent();
     if (!silent.ok()) return silent;
     if (const absl::Status failed = FirstError(); !failed.ok()) return failed;
+    if (stop) return absl::CancelledError("stopped");
     clock_.Sleep(kNap);
   }
   return FirstError();
@@ -161,6 +165,34 @@ absl::Status ConvertGroup::FirstError() const {
                         std::string(status.message())));
   }
   return first;
+}
+
+bool ConvertGroup::Refuse(const absl::Status& why) {
+  Told told;
+  told.order = Order::kEnd;
+  told.status = why;
+  Tell(told);
+  const absl::Duration until = clock_.Monotonic() + kRefusalWait;
+  while (static_cast<int>(answers_.size()) < size() - 1) {
+    Poll();
+    if (clock_.Monotonic() > until) return false;
+    clock_.Sleep(kNap);
+  }
+  return true;
+}
+
+bool ConvertGroup::AwaitRefusal() {
+  const absl::Duration until = clock_.Monotonic() + kRefusalWait;
+  while (!told_.has_value() && !leader_works_) {
+    Poll();
+    if (clock_.Monotonic() > until) return false;
+    clock_.Sleep(kNap);
+  }
+  if (!told_.has_value() || told_->order != Order::kEnd) return false;
+  Answer(absl::OkStatus());
+  // On its way as long as somebody polls.
+  Poll();
+  return !told_->status.ok();
 }
 
 absl::StatusOr<ConvertGroup::Told> ConvertGroup::Await(

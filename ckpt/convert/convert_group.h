@@ -8,6 +8,7 @@
 //                                      <-    Answer {status}
 //   finishes the files, commits
 //   End {status}                       ->    leave with it
+//                                      <-    Answer, when it was the first word
 //
 // Round i of a list is rank i mod size's. What a round has become is said by
 // its record, which rank 0 reads. All say every second how far they are; who is
@@ -19,6 +20,7 @@
 #ifndef HOLDFAST_CKPT_CONVERT_CONVERT_GROUP_H_
 #define HOLDFAST_CKPT_CONVERT_CONVERT_GROUP_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -56,13 +58,19 @@ class ConvertGroup {
   // --- Rank 0
   void Tell(const Told& told);
   // Waits until all others have answered or one has failed; `tick` meanwhile.
-  // FirstError.
-  absl::Status Gather(const std::function<void()>& tick);
+  // FirstError; kCancelled when `stop` becomes true.
+  absl::Status Gather(const std::function<void()>& tick,
+                      const std::atomic<bool>& stop);
 
   // Of the answers so far, with rank and host in front.
   absl::Status FirstError() const;
 
+  // kEnd with `why`, and waits a little for the answers; true: all are here.
+  bool Refuse(const absl::Status& why);
+
   // --- The others
+  // Does rank 0 refuse? False: it is at work, or was not heard of in time.
+  bool AwaitRefusal();
   absl::StatusOr<Told> Await(const std::function<void()>& tick);
   void Answer(const absl::Status& status);
 
@@ -84,6 +92,7 @@ class ConvertGroup {
   std::vector<uint64_t> bytes_;           // by rank
   std::map<int, absl::Status> answers_;   // by rank
   std::optional<Told> told_;
+  bool leader_works_ = false;  // rank 0 has said how far it is
 };
 
 }  // namespace holdfast::ckpt

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "ckpt/base/log.h"
 #include "ckpt/base/status_macros.h"
 #include "ckpt/base/while.h"
 #include "ckpt/session/preflight.h"
@@ -34,6 +35,34 @@ std::string HostName() {
   char name[256] = {};
   if (::gethostname(name, sizeof(name) - 1) != 0) return "unknown";
   return name;
+}
+
+// Can this be what round `number` of the plan has written? A record may have
+// been made by anybody.
+bool Fits(const RoundRecord& record, uint32_t number, const ConvertPlan& plan,
+          size_t items, bool coded) {
+  if (record.round != number || number >= plan.rounds.size() ||
+      record.plan_hash != plan.hash || record.coded != coded) {
+    return false;
+  }
+  const RoundPlan& round = plan.rounds[number];
+  const size_t first = plan.windows[round.first_window].first;
+  const size_t units = plan.windows[round.end_window - 1].end - first;
+  if ((coded ? record.units.size() : record.crcs.size()) != units) return false;
+  for (size_t i = 0; i < record.units.size(); ++i) {
+    const UnitRef& ref = plan.order[first + i];
+    const CodedUnit& unit = record.units[i];
+    if (!IsPossible(unit) ||
+        unit.bytes != plan.files[ref.file].units[ref.unit].bytes ||
+        unit.offset < kShardBlockBytes || unit.offset % kShardBlockBytes != 0 ||
+        // As if nothing had shrunk is as far as it can be.
+        unit.offset > plan.files[ref.file].index_offset) {
+      return false;
+    }
+  }
+  return std::all_of(
+      record.digests.begin(), record.digests.end(),
+      [items](const auto& entry) { return entry.first < items; });
 }
 
 }  // namespace
@@ -122,6 +151,13 @@ absl::Status TargetDir::Refuse(const std::string& why) const {
       root_, why));
 }
 
+absl::Status TargetDir::UnlessItStays(const absl::Status& status) const {
+  return absl::Status(
+      status.code(),
+      absl::StrFormat("%s; try again, and if it stays so, remove %s",
+                      std::string(status.message()), root_));
+}
+
 void TargetDir::Name(const ConversionRecord& record) {
   is_run_ = record.form == "run";
   id_ = {record.step, 1, 1};
@@ -151,6 +187,8 @@ absl::StatusOr<TargetDir::State> TargetDir::Look(ConversionRecord* wanted) {
           attribute->second, ConversionText(*wanted)));
     }
     wanted->run_id = manifest->run_id;
+  } else if (absl::IsUnavailable(manifest.status())) {
+    return UnlessItStays(manifest.status());
   } else if (!absl::IsNotFound(manifest.status())) {
     return Refuse(std::string(manifest.status().message()));
   }
@@ -173,6 +211,9 @@ absl::StatusOr<TargetDir::State> TargetDir::Look(ConversionRecord* wanted) {
     return Refuse(absl::StrFormat(
         "it is neither empty nor the beginning of a conversion; it has %s%s",
         names, entries.size() > 4 ? ", ..." : ""));
+  }
+  if (absl::IsUnavailable(record.status())) {
+    return UnlessItStays(record.status());
   }
   HF_RETURN_IF_ERROR(record.status());
   const auto there = DecodeConversion(*record);
@@ -248,7 +289,8 @@ absl::Status TargetDir::MakeRun(const ConversionRecord& record, int world) {
       disk.PutIfAbsent(SealName(id_.incarnation), EncodeSeal(seal)));
 }
 
-absl::Status TargetDir::MakeFiles(const ConvertPlan& plan, bool reserve) {
+absl::Status TargetDir::MakeFiles(const ConvertPlan& plan, bool reserve,
+                                  const std::atomic<bool>& stop) {
   Blocking disk(*storage_);
   std::set<std::string> dirs = {checkpoint_dir_};
   for (const std::string& dir : plan.dirs) {
@@ -256,6 +298,7 @@ absl::Status TargetDir::MakeFiles(const ConvertPlan& plan, bool reserve) {
     dirs.insert(PathOf(dir));
   }
   for (const TargetFile& file : plan.files) {
+    if (stop) return absl::CancelledError("stopped");
     const std::string name = PathOf(file.name);
     absl::Status made = disk.Create(name, kFile, reserve ? file.file_bytes : 0);
     if (absl::IsAlreadyExists(made)) continue;
@@ -269,7 +312,8 @@ absl::Status TargetDir::MakeFiles(const ConvertPlan& plan, bool reserve) {
 }
 
 absl::Status TargetDir::Begin(const ConversionRecord& record,
-                              const ConvertPlan& plan, bool reserve) {
+                              const ConvertPlan& plan, bool reserve,
+                              const std::atomic<bool>& stop) {
   Name(record);
   HF_RETURN_IF_ERROR(CheckSpace(plan));
   Blocking disk(*storage_);
@@ -292,11 +336,11 @@ absl::Status TargetDir::Begin(const ConversionRecord& record,
     HF_RETURN_IF_ERROR(MakeRun(record, static_cast<int>(plan.files.size())));
   }
   return While(absl::StrFormat("making the files in %s", path()),
-               MakeFiles(plan, reserve));
+               MakeFiles(plan, reserve, stop));
 }
 
 absl::StatusOr<std::vector<RoundRecord>> TargetDir::Rounds(
-    const ConvertPlan& plan, bool coded) {
+    const ConvertPlan& plan, size_t items, bool coded) {
   Blocking disk(*storage_);
   HF_ASSIGN_OR_RETURN(const std::vector<DirEntry> entries,
                       disk.List(kConversionDir));
@@ -309,24 +353,27 @@ absl::StatusOr<std::vector<RoundRecord>> TargetDir::Rounds(
   std::sort(numbers.begin(), numbers.end());
   std::vector<RoundRecord> records;
   for (const uint32_t number : numbers) {
-    HF_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes,
-                        disk.Get(RoundRecordName(number), kManifestBytesMax));
-    auto record = DecodeRound(bytes);
-    bool is_good = record.ok() && record->round == number &&
-                   record->plan_hash == plan.hash && record->coded == coded &&
-                   number < plan.rounds.size();
-    if (is_good) {
-      const RoundPlan& round = plan.rounds[number];
-      const size_t units = plan.windows[round.end_window - 1].end -
-                           plan.windows[round.first_window].first;
-      is_good = (coded ? record->units.size() : record->crcs.size()) == units;
+    const std::string name = RoundRecordName(number);
+    const auto bytes = disk.Get(name, kManifestBytesMax);
+    auto record = bytes.ok() ? DecodeRound(*bytes)
+                             : absl::StatusOr<RoundRecord>(bytes.status());
+    if (record.ok() && !Fits(*record, number, plan, items, coded)) {
+      record = absl::DataLossError("it says what cannot be of this round");
     }
-    if (coded) is_good &= number == records.size();
-    if (is_good) {
+    // A bad sector is damage like any other.
+    if (!record.ok() && !absl::IsUnavailable(record.status()) &&
+        !absl::IsDataLoss(record.status())) {
+      return record.status();
+    }
+    if (record.ok() && (!coded || number == records.size())) {
       records.push_back(*std::move(record));
-    } else {
-      HF_RETURN_IF_ERROR(DropRound(number));
+      continue;
     }
+    if (!record.ok()) {
+      HF_LOG_WARNING("%s/%s: %s; its round is written again", root_, name,
+                     std::string(record.status().message()));
+    }
+    HF_RETURN_IF_ERROR(DropRound(number));
   }
   return records;
 }

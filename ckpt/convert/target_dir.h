@@ -14,6 +14,8 @@
 #ifndef HOLDFAST_CKPT_CONVERT_TARGET_DIR_H_
 #define HOLDFAST_CKPT_CONVERT_TARGET_DIR_H_
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -57,15 +59,17 @@ class TargetDir {
   // that is in the directory is kFailedPrecondition, and says what.
   absl::StatusOr<State> Look(ConversionRecord* wanted);
 
-  // `reserve`: take the files' space now. kResourceExhausted before anything is
-  // written when it cannot fit.
+  // `reserve`: take the files' space now, which may take long.
+  // kResourceExhausted before anything is written when it cannot fit.
+  // kCancelled when `stop` becomes true meanwhile.
   absl::Status Begin(const ConversionRecord& record, const ConvertPlan& plan,
-                     bool reserve);
+                     bool reserve, const std::atomic<bool>& stop);
 
-  // The rounds whose records are there and whole, by number; others are
-  // removed. Of coded files only those before the first that is missing.
+  // The rounds whose records are there, whole, and say what can be of this plan
+  // and so many items, by number; others are removed. Of coded files only those
+  // before the first that is missing.
   absl::StatusOr<std::vector<RoundRecord>> Rounds(const ConvertPlan& plan,
-                                                  bool coded);
+                                                  size_t items, bool coded);
   absl::Status PutRound(const RoundRecord& record);
   absl::Status DropRound(uint32_t round);
 
@@ -97,8 +101,11 @@ class TargetDir {
   void Name(const ConversionRecord& record);
   absl::Status CheckSpace(const ConvertPlan& plan);
   absl::Status MakeRun(const ConversionRecord& record, int world);
-  absl::Status MakeFiles(const ConvertPlan& plan, bool reserve);
+  absl::Status MakeFiles(const ConvertPlan& plan, bool reserve,
+                         const std::atomic<bool>& stop);
   absl::Status Refuse(const std::string& why) const;
+  // What this storage could not read, and what to do.
+  absl::Status UnlessItStays(const absl::Status& status) const;
 
   const std::string root_;
   const StorageOptions options_;

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_format.h"
 #include "ckpt/base/check.h"
+#include "ckpt/base/log.h"
 #include "ckpt/base/status_macros.h"
 #include "ckpt/base/while.h"
 #include "ckpt/format/checksum.h"
@@ -220,6 +221,19 @@ absl::Status WindowWorker::Write(const WindowPlan& window,
   return absl::OkStatus();
 }
 
+// A bad sector is damage like any other, and writing may mend it; a storage
+// that stumbles gets a second chance.
+template <typename Call>
+absl::StatusOr<bool> CanBeRead(Call call) {
+  absl::Status status = call();
+  if (absl::IsUnavailable(status)) status = call();
+  if (status.ok()) return true;
+  if (!absl::IsUnavailable(status)) return status;
+  HF_LOG_WARNING("%s; what was written there is written again",
+                 std::string(status.message()));
+  return false;
+}
+
 absl::StatusOr<bool> WindowWorker::Verify(const WindowPlan& window) {
   const ConvertPlan& plan = *shared_->plan;
   if (stopped()) return ConversionStopped();
@@ -238,11 +252,16 @@ absl::StatusOr<bool> WindowWorker::Verify(const WindowPlan& window) {
     const TargetUnit& unit = plan.files[ref.file].units[ref.unit];
     if (open != ref.file) {
       HF_RETURN_IF_ERROR(close());
-      const auto opened =
-          disk.Open(shared_->PathOf(plan.files[ref.file].name), kReadFile);
-      if (absl::IsNotFound(opened.status())) return false;
-      HF_RETURN_IF_ERROR(opened.status());
-      size = *opened;
+      const std::string name = shared_->PathOf(plan.files[ref.file].name);
+      bool is_missing = false;
+      HF_ASSIGN_OR_RETURN(is_good, CanBeRead([&] {
+                            const auto opened = disk.Open(name, kReadFile);
+                            is_missing = absl::IsNotFound(opened.status());
+                            if (opened.ok()) size = *opened;
+                            return is_missing ? absl::OkStatus()
+                                              : opened.status();
+                          }));
+      if (is_missing || !is_good) return false;
       open = ref.file;
     }
     uint64_t offset = unit.offset;
@@ -256,13 +275,17 @@ absl::StatusOr<bool> WindowWorker::Verify(const WindowPlan& window) {
     } else {
       crc = shared_->crcs[i];
     }
+    // Records are checked against the plan (target_dir.h): it fits.
+    HF_CHECK(bytes <= window_.size(), "a unit of %d bytes", bytes);
     const auto memory = window_.span().first(bytes);
-    if (offset + bytes > size) {
+    if (offset > size || bytes > size - offset) {
       is_good = false;
       break;
     }
-    HF_RETURN_IF_ERROR(disk.Read(kReadFile, offset, memory).status());
-    is_good = Crc32c(memory) == crc;
+    HF_ASSIGN_OR_RETURN(is_good, CanBeRead([&] {
+                          return disk.Read(kReadFile, offset, memory).status();
+                        }));
+    if (is_good) is_good = Crc32c(memory) == crc;
   }
   HF_RETURN_IF_ERROR(close());
   if (is_good) shared_->bytes_done += window.bytes;
@@ -280,6 +303,12 @@ absl::StatusOr<FinishedFile> WindowWorker::Finish(
   if (shared_->coded() && !places.empty()) {
     std::vector<CodedUnit> units;
     for (const size_t place : places) units.push_back(shared_->units[place]);
+    // What was taken over from an earlier try may be anybody's.
+    HF_RETURN_IF_ERROR(
+        While(absl::StrFormat("finishing %s (was %s changed by something else? "
+                              "Remove the directory and start again)",
+                              shared_->PathOf(target.name), kConversionDir),
+              CheckCodedUnits(units)));
     index = EncodeCodedIndex(units);
     index_offset = shared_->file_ends[file].load();
     finished.plain_bytes = target.index_offset - kShardBlockBytes;

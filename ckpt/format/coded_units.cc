@@ -18,7 +18,8 @@ namespace {
 
 constexpr size_t kCodedEntryBytes = 24;
 
-// What one entry of a coded index may say by itself.
+}  // namespace
+
 bool IsPossible(const CodedUnit& unit) {
   if (unit.bytes == 0 || unit.bytes > kUnitBytesMax ||
       unit.bytes % kShardBlockBytes != 0) {
@@ -34,7 +35,6 @@ bool IsPossible(const CodedUnit& unit) {
   return false;
 }
 
-// Stored, the units tile the data area from 4096 on, in any order.
 absl::Status CheckCodedUnits(std::span<const CodedUnit> units) {
   std::vector<std::pair<uint64_t, uint64_t>> places;  // begin, end
   places.reserve(units.size());
@@ -61,8 +61,6 @@ absl::Status CheckCodedUnits(std::span<const CodedUnit> units) {
   }
   return absl::OkStatus();
 }
-
-}  // namespace
 
 CodedUnit CodeUnit(ZstdEncoder& encoder, std::span<const std::byte> plain,
                    int planes, std::span<std::byte> out) {

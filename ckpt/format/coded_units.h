@@ -18,6 +18,7 @@
 #include <span>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "ckpt/base/aligned_buffer.h"
 #include "ckpt/format/codec.h"
@@ -47,6 +48,12 @@ struct CodedUnit {
 // not save a block. The offset is the caller's to fill in.
 CodedUnit CodeUnit(ZstdEncoder& encoder, std::span<const std::byte> plain,
                    int planes, std::span<std::byte> out);
+
+// Can an entry of an index say this, by itself?
+bool IsPossible(const CodedUnit& unit);
+// kDataLoss unless all of them can, and stored they tile the data area from
+// 4096 on, in any order: what EncodeCodedIndex must be given.
+absl::Status CheckCodedUnits(std::span<const CodedUnit> units);
 
 // Size of the index of `unit_count` units, in bytes.
 uint64_t CodedIndexBytes(uint32_t unit_count);

@@ -10,26 +10,36 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <iterator>
+#include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_format.h"
 #include "ckpt/convert/checkpoint_source.h"
+#include "ckpt/convert/convert_plan.h"
+#include "ckpt/convert/convert_record.h"
 #include "ckpt/convert/plain_layouts.h"
 #include "ckpt/session/catalog_locate.h"
 #include "ckpt/storage/fd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/bare_checkpoint.h"
+#include "tests/support/saved_run.h"
+#include "tests/support/scoped_env.h"
 #include "tests/support/temp_dir.h"
 
 namespace holdfast::ckpt {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using tests::SmallLayout;
 
@@ -65,7 +75,24 @@ class CheckpointWriterTest : public ::testing::Test {
     EXPECT_TRUE(status.ok()) << status;
   }
 
+  // A conversion of many rounds that stopped when it recorded round 3.
+  WriteCheckpointOptions Begun(const std::string& out, Codec codec) {
+    WriteCheckpointOptions options = Options(out);
+    options.codec = codec;
+    options.threads = 1;  // rounds end in order
+    options.window_bytes = 64 << 10;
+    options.round_bytes = 128 << 10;
+    const tests::ScopedEnv fault("HOLDFAST_FAULT",
+                                 "op=put,match=round-00003,do=fail");
+    const auto failed =
+        WriteCheckpoint(Source().get(), *layout_, options, RealClock());
+    EXPECT_EQ(failed.status().code(), absl::StatusCode::kUnavailable)
+        << failed.status();
+    return options;
+  }
+
   tests::TempDir dir_{tests::MemoryFolder()};
+  const std::unique_ptr<TrainLayout> layout_ = SmallLayout(4, 1, 3);
 };
 
 TEST_F(CheckpointWriterTest, AnyLayoutHasTheSameBytesAndTheSameDigest) {
@@ -256,6 +283,156 @@ TEST_F(CheckpointWriterTest, FilesOfOthersUnderTheNameOfItsRecordsStay) {
   EXPECT_EQ(report.status().code(), absl::StatusCode::kFailedPrecondition);
   ASSERT_TRUE(fs::exists(notes));
   EXPECT_EQ(fs::file_size(notes), 4u);
+}
+
+// Whoever can write there can write a record whose checksum is right.
+TEST_F(CheckpointWriterTest, ARecordThatSaysWhatCannotBeCountsForNothing) {
+  const std::vector<std::function<void(RoundRecord&)>> forgeries = {
+      [](RoundRecord& r) { r.units[0].bytes_stored = 1u << 30; },
+      [](RoundRecord& r) { r.units[0].bytes_stored = UINT32_MAX; },
+      [](RoundRecord& r) { r.units[1].bytes = kUnitBytesMax + 4096; },
+      [](RoundRecord& r) { r.units[0].offset = UINT64_MAX - 4095; },
+      [](RoundRecord& r) { r.units[0].offset += 1; },
+      [](RoundRecord& r) { r.units[0].offset = 0; },
+      [](RoundRecord& r) { r.digests[0].first = 1u << 30; },
+      [](RoundRecord& r) { r.round = 7; },
+      [](RoundRecord& r) { r.units.pop_back(); },
+  };
+  for (size_t i = 0; i < forgeries.size(); ++i) {
+    SCOPED_TRACE(i);
+    const WriteCheckpointOptions options =
+        Begun(absl::StrFormat("forged%d", i), Codec::kZstd);
+    const std::string name = options.out + "/" + RoundRecordName(1);
+    std::ifstream in(name, std::ios::binary);
+    const std::string text{std::istreambuf_iterator<char>(in), {}};
+    auto record = DecodeRound(std::as_bytes(std::span(text)));
+    ASSERT_TRUE(record.ok()) << record.status();
+    forgeries[i](*record);
+    const std::vector<std::byte> forged = EncodeRound(*record);
+    std::ofstream(name, std::ios::binary)
+        .write(reinterpret_cast<const char*>(forged.data()),
+               static_cast<std::streamsize>(forged.size()));
+    const auto report =
+        WriteCheckpoint(Source().get(), *layout_, options, RealClock());
+    ASSERT_TRUE(report.ok()) << report.status();
+    // The round before it was kept, and the one behind the hole was not.
+    EXPECT_GT(report->bytes_verified, 0u);
+    EXPECT_LT(report->bytes_verified, uint64_t{256} << 10);
+    ExpectHolds(options.out, *layout_);
+  }
+}
+
+// Units that each may be, and together may not: their reader would refuse them.
+TEST_F(CheckpointWriterTest, UnitsThatLieOnEachOtherAreNotCommitted) {
+  const WriteCheckpointOptions options = Begun("pile", Codec::kZstd);
+  const std::string name = options.out + "/" + RoundRecordName(0);
+  std::ifstream in(name, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  auto record = DecodeRound(std::as_bytes(std::span(text)));
+  ASSERT_TRUE(record.ok()) << record.status();
+  // Two units of one size in one file, under the name of one.
+  bool found = false;
+  const ConvertPlan plan =
+      PlanConversion(*layout_, {.window_bytes = 64 << 10,
+                                .round_bytes = 128 << 10,
+                                .round_bytes_per_file = 0});
+  for (size_t i = 0; i < record->units.size() && !found; ++i) {
+    for (size_t j = 0; j < i && !found; ++j) {
+      if (plan.order[i].file != plan.order[j].file ||
+          record->units[i].bytes != record->units[j].bytes) {
+        continue;
+      }
+      record->units[i] = record->units[j];
+      found = true;
+    }
+  }
+  ASSERT_TRUE(found);
+  const std::vector<std::byte> forged = EncodeRound(*record);
+  std::ofstream(name, std::ios::binary)
+      .write(reinterpret_cast<const char*>(forged.data()),
+             static_cast<std::streamsize>(forged.size()));
+  const auto report =
+      WriteCheckpoint(Source().get(), *layout_, options, RealClock());
+  EXPECT_EQ(report.status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(report.status().message(), HasSubstr("Remove the directory"));
+  EXPECT_FALSE(LocateCheckpoint(options.out, {}, RealClock()).ok());
+}
+
+TEST_F(CheckpointWriterTest, WhatABadSectorTookIsWrittenAgain) {
+  for (const Codec codec : {Codec::kNone, Codec::kZstd}) {
+    uint64_t verified[4] = {};
+    int i = 0;
+    for (const std::string fault :
+         {"do=count", "op=read,match=a01/shard-00001,do=fail",
+          "op=read,match=a01/shard-00001,do=fail,lasting=yes",
+          "op=get,match=round-00001,do=fail,lasting=yes"}) {
+      SCOPED_TRACE(fault);
+      const WriteCheckpointOptions options =
+          Begun(absl::StrFormat("bad-%d-%d", int(codec), i), codec);
+      {
+        const tests::ScopedEnv bad("HOLDFAST_FAULT", fault);
+        const auto report =
+            WriteCheckpoint(Source().get(), *layout_, options, RealClock());
+        ASSERT_TRUE(report.ok()) << report.status();
+        verified[i++] = report->bytes_verified;
+      }
+      ExpectHolds(options.out, *layout_);
+    }
+    // A storage that stumbles once takes nothing away.
+    EXPECT_GT(verified[0], 0u);
+    EXPECT_EQ(verified[1], verified[0]);
+    EXPECT_LT(verified[2], verified[0]);
+    EXPECT_LT(verified[3], verified[0]);
+  }
+}
+
+TEST_F(CheckpointWriterTest, AFileThatCannotBeWrittenIsNamedWithWhatToDo) {
+  const WriteCheckpointOptions options = Begun("unwritable", Codec::kNone);
+  {
+    const tests::ScopedEnv bad("HOLDFAST_FAULT",
+                               "op=write,match=shard-00001,do=fail");
+    const auto report =
+        WriteCheckpoint(Source().get(), *layout_, options, RealClock());
+    EXPECT_EQ(report.status().code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(report.status().message(),
+                AllOf(HasSubstr("shard-00001.hf"), HasSubstr("remove that")));
+  }
+  // As it says.
+  const auto begun =
+      fs::recursive_directory_iterator(options.out + "/checkpoints");
+  for (const auto& entry : begun) {
+    if (entry.path().filename() == "shard-00001.hf") fs::remove(entry.path());
+  }
+  const auto report =
+      WriteCheckpoint(Source().get(), *layout_, options, RealClock());
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_GT(report->bytes_verified, 0u);
+  ExpectHolds(options.out, *layout_);
+}
+
+TEST_F(CheckpointWriterTest, WhileSpaceIsReservedThereIsProgress) {
+  const tests::ScopedEnv slow("HOLDFAST_FAULT", "op=create,do=delay,ms=60");
+  WriteCheckpointOptions options = Options("slow");
+  std::map<std::string, int> phases;
+  options.on_progress = [&](const WriteProgress& at) {
+    ++phases[at.phase];
+    EXPECT_GT(at.bytes_total, 0u);
+  };
+  const auto report =
+      WriteCheckpoint(Source().get(), *layout_, options, RealClock());
+  ASSERT_TRUE(report.ok()) << report.status();
+  // Twelve files.
+  EXPECT_GT(phases["reserving"], 3);
+  // And a wish to stop is heard.
+  std::atomic<bool> stop = true;
+  options.out = Path("slow2");
+  options.stop = &stop;
+  phases.clear();
+  EXPECT_EQ(WriteCheckpoint(Source().get(), *layout_, options, RealClock())
+                .status()
+                .code(),
+            absl::StatusCode::kCancelled);
+  EXPECT_LE(phases["reserving"], 4);
 }
 
 TEST_F(CheckpointWriterTest, AStoppedCallGoesOn) {

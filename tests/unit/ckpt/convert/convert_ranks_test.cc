@@ -116,5 +116,56 @@ TEST_F(ConvertRanksTest, RankZerosRefusalIsEverybodys) {
   }
 }
 
+// What all ranks find wrong before they begin is said once.
+TEST_F(ConvertRanksTest, ARefusalIsHeardByWhoRefusesTooAndByWhoHasBegun) {
+  auto groups = MakeInprocGroups(kRanks);
+  bool told = false;
+  bool heard = false;
+  absl::Status began;
+  std::vector<std::thread> threads;
+  threads.emplace_back([&] {
+    told = TellRefusal(groups[0].get(), absl::NotFoundError("no such run"),
+                       RealClock());
+  });
+  threads.emplace_back(
+      [&] { heard = HearRefusal(groups[1].get(), RealClock()); });
+  threads.emplace_back([&] {
+    auto source =
+        CheckpointSource::Open(dir_.path() + "/saved", {}, RealClock());
+    ASSERT_TRUE(source.ok()) << source.status();
+    WriteCheckpointOptions options;
+    options.out = Path("out");
+    options.group = groups[2].get();
+    began = WriteCheckpoint(source->get(), *SmallLayout(4, 1, 3), options,
+                            RealClock())
+                .status();
+  });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_TRUE(told);
+  EXPECT_TRUE(heard);
+  EXPECT_EQ(began, absl::NotFoundError("no such run"));
+}
+
+TEST_F(ConvertRanksTest, ARankThatRefusesAloneSpeaksForItself) {
+  auto groups = MakeInprocGroups(2);
+  std::atomic<bool> stop = false;
+  std::thread leader([&] {
+    auto source =
+        CheckpointSource::Open(dir_.path() + "/saved", {}, RealClock());
+    ASSERT_TRUE(source.ok()) << source.status();
+    WriteCheckpointOptions options;
+    options.out = Path("out");
+    options.step = 300;
+    options.stop = &stop;
+    options.group = groups[0].get();
+    EXPECT_FALSE(WriteCheckpoint(source->get(), *SmallLayout(4, 1, 3), options,
+                                 RealClock())
+                     .ok());
+  });
+  EXPECT_FALSE(HearRefusal(groups[1].get(), RealClock()));
+  stop = true;
+  leader.join();
+}
+
 }  // namespace
 }  // namespace holdfast::ckpt
