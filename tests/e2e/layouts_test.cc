@@ -202,6 +202,16 @@ TEST_F(LayoutsTest, ARewrittenCheckpointGoesOnWithTheBitsOfItsSource) {
          runs_.Path(name + "-i")});
     ASSERT_EQ(together.code, 0) << together;
     EXPECT_EQ(runs_.Digest(name + "-i"), runs_.Digest(name));
+    // What they refuse is said once.
+    const Ended refused = runs_.Program(
+        "holdfast",
+        {"launch", "-n", "3", "--", HOLDFAST_BIN_DIR "/ckpt-reshard",
+         runs_.Path(name), "--tp", "64", "--pp", "1", "--dp", "5", "--out",
+         runs_.Path(name + "-x")});
+    EXPECT_EQ(refused.code, 78) << refused;
+    const size_t first = refused.err.find("ckpt-reshard: ");
+    EXPECT_NE(first, std::string::npos) << refused;
+    EXPECT_EQ(refused.err.rfind("ckpt-reshard: "), first) << refused;
     begun.words = {"--init-from", runs_.Path(name + "-i")};
     runs_.TrainToTheEnd(name + "-b", begun);
     runs_.TrainToTheEnd(name, {.ranks = 2, .pp = 2, .sets = {tied}});

@@ -23,6 +23,7 @@ constexpr absl::Duration kSilent = absl::Seconds(1);
 
 Progress::Progress(const Options& options, ckpt::Clock& clock)
     : options_(options),
+      doing_(options.doing),
       clock_(clock),
       start_(clock.Monotonic()),
       printed_at_(start_) {}
@@ -49,11 +50,11 @@ std::string Progress::Rate(absl::Duration time) const {
 std::string Progress::Line(absl::Duration time) const {
   const std::string unit = options_.unit.empty() ? "" : " " + options_.unit;
   if (total_ == 0) {
-    return absl::StrFormat("%s  %s%s  %s", options_.doing, Amount(done_), unit,
+    return absl::StrFormat("%s  %s%s  %s", doing_, Amount(done_), unit,
                            Rate(time));
   }
   std::string line = absl::StrFormat(
-      "%s  %.0f %%  %s of %s%s  %s", options_.doing,
+      "%s  %.0f %%  %s of %s%s  %s", doing_,
       100.0 * static_cast<double>(done_) / static_cast<double>(total_),
       Amount(done_), Amount(total_), unit, Rate(time));
   if (done_ > 0 && done_ < total_) {

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <string>
+#include <utility>
 
 #include "absl/time/time.h"
 #include "ckpt/base/clock.h"
@@ -32,6 +33,10 @@ class Progress {
 
   Progress(const Options& options, ckpt::Clock& clock);
 
+  // What is done from now on: "reserving space". Rate and time left are those
+  // of all that was done so far.
+  void SetDoing(std::string doing) { doing_ = std::move(doing); }
+
   // `done` of `total`, which may change, and be 0 while it is unknown.
   void Update(uint64_t done, uint64_t total);
 
@@ -48,6 +53,7 @@ class Progress {
   std::string Line(absl::Duration time) const;
 
   const Options options_;
+  std::string doing_;
   ckpt::Clock& clock_;
   const absl::Duration start_;
   absl::Duration printed_at_;

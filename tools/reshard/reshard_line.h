@@ -80,13 +80,15 @@ inline void AddReshardOptions(CLI::App* parser, ReshardOptions& options) {
       ->type_name("N");
   parser
       ->add_option("--codec", options.codec,
-                   "of the new files: none, zstd or zstd:LEVEL [default: none]")
+                   "of the new files: none, zstd or zstd:LEVEL; not with "
+                   "several ranks [default: none]")
       ->check(CLI::Validator([](std::string& text) { return CheckCodec(text); },
                              ""))
       ->type_name("CODEC");
   parser->add_flag("--probe,!--no-probe", options.probe,
-                   "with --plan-only: measure the disks for a second (the "
-                   "default)");
+                   "with --plan-only: measure the disks for a second or two; "
+                   "one disk is measured in turns and both ways at once, and "
+                   "the shorter estimate is taken (the default)");
   AddJson(parser, options.json);
 }
 
@@ -97,7 +99,11 @@ inline constexpr char kReshardFooter[] =
     "result's logical digest is\ncomputed from the new bytes and compared with "
     "the source's.\n"
     "\n"
-    "Under mpirun or srun all ranks take part.\n"
+    "Under mpirun or srun all ranks take part, without a codec: with one, "
+    "where a\n"
+    "piece is stored depends on how small those before it became, and one "
+    "process\n"
+    "codes them, with threads.\n"
     "\n"
     "Exit: 0 fine, 64 bad usage, 65 damaged source, 66 no checkpoint, 70 our "
     "own bug,\n74 I/O error or no space, 78 OUT is something else, or the "
