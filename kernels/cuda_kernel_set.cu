@@ -140,6 +140,11 @@ class CudaKernelSet final : public Typed<float, Typed<Bf16, KernelSet>> {
       CrossEntropyLossCuda(s, rows, sum_exp, target_logit, weights, losses);
     });
   }
+  void AccumulateMax(Stream& stream, const float* x, float* y,
+                     int64_t count) override {
+    Run(stream, "AccumulateMax",
+        [&](CudaStream& s) { AccumulateMaxCuda(s, x, y, count); });
+  }
   void ZeroBytes(Stream& stream, void* data, int64_t bytes) override {
     Run(stream, "Zero", [&](CudaStream& s) { ZeroBytesCuda(s, data, bytes); });
   }

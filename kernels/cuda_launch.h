@@ -99,6 +99,10 @@ void BlockSumsOfSquaresCuda(CudaStream& stream, const float* x, int64_t count,
 void SumOfSquaresCuda(CudaStream& stream, const float* x, int64_t count,
                       double* total);
 
+// accumulate_max_cuda.cu
+void AccumulateMaxCuda(CudaStream& stream, const float* x, float* y,
+                       int64_t count);
+
 }  // namespace holdfast::kernels
 
 #endif  // HOLDFAST_KERNELS_CUDA_LAUNCH_H_

@@ -36,6 +36,9 @@ void Zero(Stream& stream, T* x, int64_t count);
 template <typename T>
 void Accumulate(Stream& stream, const T* x, float* y, int64_t count);
 
+// y = the larger of y and x; NaN where either is, y where they are equal.
+void AccumulateMax(Stream& stream, const float* x, float* y, int64_t count);
+
 // The block of the state layout: norms, owners and extents are cut here.
 inline constexpr int64_t kBlockElements = 2048;
 

@@ -15,6 +15,8 @@ namespace {
 // blocks.
 constexpr int64_t kGrain = 16 * kBlockElements;
 
+inline float MaxOrNan(float a, float b) { return b > a || b != b ? b : a; }
+
 template <typename T>
 HOLDFAST_VECTOR_CLONES void AddRange(const T* x, const T* y, T* out,
                                      int64_t count) {
@@ -43,6 +45,12 @@ HOLDFAST_VECTOR_CLONES void AccumulateRange(const T* x, float* y,
                                             int64_t count) {
 #pragma omp simd
   for (int64_t i = 0; i < count; ++i) y[i] += ToFloat(x[i]);
+}
+
+HOLDFAST_VECTOR_CLONES void AccumulateMaxRange(const float* x, float* y,
+                                               int64_t count) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) y[i] = MaxOrNan(y[i], x[i]);
 }
 
 typedef double Sums __attribute__((vector_size(64)));
@@ -131,6 +139,16 @@ void Accumulate(Stream& stream, const T* x, float* y, int64_t count) {
   stream.Launch([=] {
     ParallelRanges(count, kGrain, [=](int64_t begin, int64_t end) {
       AccumulateRange(x + begin, y + begin, end - begin);
+    });
+  });
+}
+
+void AccumulateMax(Stream& stream, const float* x, float* y, int64_t count) {
+  if (auto* set = stream.kernel_set())
+    return set->AccumulateMax(stream, x, y, count);
+  stream.Launch([=] {
+    ParallelRanges(count, kGrain, [=](int64_t begin, int64_t end) {
+      AccumulateMaxRange(x + begin, y + begin, end - begin);
     });
   });
 }

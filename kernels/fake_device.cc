@@ -143,6 +143,7 @@ class FakeDeviceImpl : public FakeDevice {
 
   Event Record(Stream& stream) override {
     const std::lock_guard lock(mutex_);
+    const Closing closing(this);
     FakeStream& fake = Mine(stream);
     const Event event{++last_event_};
     if (fake.queue.empty()) return Event::kPassed;
@@ -164,12 +165,14 @@ class FakeDeviceImpl : public FakeDevice {
 
   bool Query(Event event) override {
     const std::lock_guard lock(mutex_);
+    const Closing closing(this);
     RunSome();
     return !IsOpen(event);
   }
 
   void Sync(Event event) override {
     const std::lock_guard lock(mutex_);
+    const Closing closing(this);
     while (IsOpen(event)) {
       KERNEL_CHECK(RunOne(), "nothing can run, and an event has not passed");
     }
@@ -177,11 +180,13 @@ class FakeDeviceImpl : public FakeDevice {
 
   void Sync(Stream& stream) override {
     const std::lock_guard lock(mutex_);
+    const Closing closing(this);
     Drain(Mine(stream));
   }
 
   int64_t Pump(int64_t operations) override {
     const std::lock_guard lock(mutex_);
+    const Closing closing(this);
     int64_t ran = 0;
     while (ran < operations && RunOne()) ++ran;
     return ran;
@@ -203,6 +208,7 @@ class FakeDeviceImpl : public FakeDevice {
 
   void Enqueue(FakeStream& stream, std::function<void()> work) {
     const std::lock_guard lock(mutex_);
+    const Closing closing(this);
     stream.queue.push_back(Operation{.work = std::move(work)});
     RunSome();
   }
@@ -210,6 +216,7 @@ class FakeDeviceImpl : public FakeDevice {
   // A stream that goes away runs what it still holds.
   void Remove(FakeStream& stream) {
     const std::lock_guard lock(mutex_);
+    const Closing closing(this);
     Drain(stream);
     streams_.erase(std::find(streams_.begin(), streams_.end(), &stream));
   }
@@ -233,6 +240,20 @@ class FakeDeviceImpl : public FakeDevice {
                  std::strerror(errno));
   }
 
+  // Closes the memory at the end of a call that may have run operations: once,
+  // since changing the protection costs more than most of them.
+  class Closing {
+   public:
+    explicit Closing(FakeDeviceImpl* device) : device_(device) {}
+    ~Closing() {
+      if (device_->open_) device_->Lock();
+      device_->open_ = false;
+    }
+
+   private:
+    FakeDeviceImpl* const device_;
+  };
+
   bool IsOpen(Event event) const {
     return std::find(open_events_.begin(), open_events_.end(), event) !=
            open_events_.end();
@@ -246,9 +267,9 @@ class FakeDeviceImpl : public FakeDevice {
     Operation operation = std::move(stream.queue.front());
     stream.queue.pop_front();
     if (operation.work != nullptr) {
-      Unlock();
+      if (!open_) Unlock();
+      open_ = true;
       operation.work();
-      Lock();
     }
     if (operation.passes != Event::kPassed) {
       open_events_.erase(std::find(open_events_.begin(), open_events_.end(),
@@ -289,6 +310,7 @@ class FakeDeviceImpl : public FakeDevice {
   const size_t arena_bytes_;
 
   mutable std::mutex mutex_;
+  bool open_ = false;  // The memory, while a call runs operations.
   std::mt19937_64 random_;
   std::map<size_t, size_t> free_;  // Offset to length, no two adjacent.
   size_t used_ = 0;

@@ -78,6 +78,8 @@ class KernelSet : public TypedKernelSet<float>, public TypedKernelSet<Bf16> {
   virtual void CrossEntropyLoss(Stream&, int64_t rows, const float* sum_exp,
                                 const float* target_logit, const float* weights,
                                 float* losses) = 0;
+  virtual void AccumulateMax(Stream&, const float* x, float* y,
+                             int64_t count) = 0;
   virtual void ZeroBytes(Stream&, void* data, int64_t bytes) = 0;
   virtual void BlockSumsOfSquares(Stream&, const float* x, int64_t count,
                                   double* block_sums) = 0;

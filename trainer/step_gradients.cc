@@ -15,9 +15,6 @@ namespace {
 using ckpt::kBlockElements;
 using kernels::MemorySpace;
 
-// 0, 1: step_pipeline.cc; 2: step_weights.cc
-constexpr int kTiedGradientTag = 3;
-
 // Blocks squared by one kernel call.
 constexpr int64_t kSquareBlocks = 4096;
 
@@ -54,16 +51,19 @@ bool ExchangesTied(const StepPlan& plan, const ckpt::TrainLayout& layout) {
   return has_either && layout.mesh().pp > 1;
 }
 
+size_t ScratchBytes(const StepPlan& plan, std::span<const ElementRange> owned) {
+  return GradientReducer::ScratchBytes(plan.owner_join, owned, plan.at.dp,
+                                       plan.reduce_limits);
+}
+
 }  // namespace
 
 int64_t GradientExchange::BufferBytes(const StepPlan& plan,
                                       const ckpt::TrainLayout& layout) {
-  size_t bytes = GradientReducer::ScratchBytes(plan.owner_join, plan.at.dp,
-                                               plan.reduce_limits);
-  if (plan.state.tied_head_blocks.count > 0) {
-    bytes += GradientReducer::ScratchBytes(plan.owner_join, plan.at.dp,
-                                           plan.reduce_limits);
-  }
+  size_t bytes = ScratchBytes(plan, OwnedRanges(layout, plan.at));
+  const std::vector<ElementRange> head =
+      HeadRanges(layout, plan.at, plan.state);
+  if (!head.empty()) bytes += ScratchBytes(plan, head);
   if (ExchangesTied(plan, layout) && plan.at.pp == 0) {
     bytes += kTiedChunk * sizeof(float);
   }
@@ -92,15 +92,13 @@ absl::Status GradientExchange::Open(const StepPlan& plan) {
     return pieces_[0].subspan(static_cast<size_t>(range.first),
                               static_cast<size_t>(range.count));
   };
-  const size_t scratch_bytes =
-      GradientReducer::ScratchBytes(plan.owner_join, dp, plan.reduce_limits);
   const std::vector<ElementRange> owned = OwnedRanges(layout, plan.at);
   owned_share_ = part(owned[dp]);
   owned_ = owned_share_.data();
   HF_ASSIGN_OR_RETURN(blocks_,
                       GradientReducer::Create(*mesh_.dp, plan.owner_join, owned,
                                               device_, plan.reduce_limits));
-  buffer_bytes_ += static_cast<int64_t>(scratch_bytes);
+  buffer_bytes_ += static_cast<int64_t>(ScratchBytes(plan, owned));
 
   const std::vector<ElementRange> head = HeadRanges(layout, plan.at, shape);
   if (!head.empty()) {
@@ -108,7 +106,7 @@ absl::Status GradientExchange::Open(const StepPlan& plan) {
     HF_ASSIGN_OR_RETURN(
         head_, GradientReducer::Create(*mesh_.dp, plan.owner_join, head,
                                        device_, plan.reduce_limits));
-    buffer_bytes_ += static_cast<int64_t>(scratch_bytes);
+    buffer_bytes_ += static_cast<int64_t>(ScratchBytes(plan, head));
   }
   if (shape.tied_table_blocks.count > 0) {
     const ckpt::BlockRange share = TiedShares(layout, plan.at.tp)[dp];
@@ -156,8 +154,7 @@ absl::Status GradientExchange::SendTied(std::span<float> head) {
   for (size_t first = 0; first < head.size(); first += kTiedChunk) {
     const auto piece =
         head.subspan(first, std::min<size_t>(kTiedChunk, head.size() - first));
-    const Transfer transfer{Transfer::Kind::kSend, Bytes(piece), /*peer=*/0,
-                            kTiedGradientTag};
+    const Transfer transfer{Transfer::Kind::kSend, Bytes(piece), /*peer=*/0};
     HF_RETURN_IF_ERROR(mesh_.pp->Exchange({&transfer, 1}, stream_));
   }
   return absl::OkStatus();
@@ -170,7 +167,7 @@ absl::Status GradientExchange::ReceiveTied(std::span<float> table) {
         first, std::min<size_t>(kTiedChunk, table.size() - first));
     const std::span<float> piece(chunk_.as<float>(), into.size());
     const Transfer transfer{Transfer::Kind::kReceive, Bytes(piece),
-                            mesh_.pp->size() - 1, kTiedGradientTag};
+                            mesh_.pp->size() - 1};
     HF_RETURN_IF_ERROR(mesh_.pp->Exchange({&transfer, 1}, stream_));
     kernels::Accumulate(stream_, piece.data(), into.data(),
                         static_cast<int64_t>(into.size()));

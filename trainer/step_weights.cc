@@ -7,12 +7,6 @@
 #include "ckpt/base/status_macros.h"
 
 namespace holdfast::trainer {
-namespace {
-
-constexpr int kTiedWeightTag = 2;  // 0 and 1: step_pipeline.cc
-
-}  // namespace
-
 std::vector<ckpt::BlockRange> TiedShares(const ckpt::TrainLayout& layout,
                                          int tp) {
   const ckpt::BlockRange table =
@@ -72,7 +66,7 @@ absl::Status WeightExchange::Run() {
       sends ? Transfer::Kind::kSend : Transfer::Kind::kReceive,
       weights_.subspan(static_cast<size_t>(tied_.first[dp]),
                        static_cast<size_t>(tied_.count[dp])),
-      sends ? pp.size() - 1 : 0, kTiedWeightTag};
+      sends ? pp.size() - 1 : 0};
   if (!transfer.data.empty()) {
     HF_RETURN_IF_ERROR(pp.Exchange({&transfer, 1}, stream_));
   }

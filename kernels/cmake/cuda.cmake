@@ -14,7 +14,8 @@ set(HOLDFAST_CUDA "AUTO" CACHE STRING "Build the GPU plug-in: AUTO, ON or OFF")
 set_property(CACHE HOLDFAST_CUDA PROPERTY STRINGS AUTO ON OFF)
 
 # What program and plug-in compare: the headers that both include.
-file(GLOB plugin_headers CONFIGURE_DEPENDS kernels/*.h trainer/parallel/*collectives.h)
+file(GLOB plugin_headers CONFIGURE_DEPENDS kernels/*.h trainer/parallel/*collectives.h
+     trainer/parallel/*_wire.h)
 list(FILTER plugin_headers EXCLUDE REGEX "/cuda_[^/]*$")
 string(REPLACE ";" ":" plugin_headers_joined "${plugin_headers}")
 set(plugin_build ${CMAKE_BINARY_DIR}/generated/kernels/plugin_build.h)

@@ -11,6 +11,7 @@
 #include "ckpt/base/clock.h"
 #include "ckpt/base/status_macros.h"
 #include "kernels/bf16.h"
+#include "trainer/parallel/device_mesh.h"
 #include "trainer/parallel/inproc_collectives.h"
 
 namespace holdfast::tests {
@@ -140,15 +141,24 @@ class RankRun {
         world_(world),
         mutex_(mutex),
         record_(record),
-        device_(options.device ? options.device(world.rank())
-                               : kernels::NewCpuDevice()) {}
+        own_device_(options.shared_device != nullptr ? nullptr
+                    : options.device ? options.device(world.rank())
+                                     : kernels::NewCpuDevice()),
+        device_(own_device_ != nullptr ? own_device_.get()
+                                       : options.shared_device) {}
 
   absl::Status Run() {
     HF_ASSIGN_OR_RETURN(trainer::MeshCollectives mesh,
                         trainer::SplitMesh(world_, options_.mesh));
     StepOptions step_options = StepOptionsOf(options_, layout_);
     step_options.mesh = &mesh;
-    step_options.device = device_.get();
+    step_options.device = device_;
+    trainer::DeviceMesh device_mesh;
+    if (options_.shared_device != nullptr) {
+      HF_ASSIGN_OR_RETURN(
+          device_mesh, trainer::SharedMesh(mesh, *device_, size_t{64} << 10));
+      step_options.device_mesh = &device_mesh;
+    }
     step_options.clock = &ckpt::RealClock();
     HF_ASSIGN_OR_RETURN(const std::unique_ptr<StepRunner> runner,
                         StepRunner::Create(step_options));
@@ -220,7 +230,8 @@ class RankRun {
   Collectives& world_;
   std::mutex& mutex_;
   RunRecord& record_;
-  const std::unique_ptr<kernels::Device> device_;
+  const std::unique_ptr<kernels::Device> own_device_;
+  kernels::Device* const device_;
 };
 
 }  // namespace

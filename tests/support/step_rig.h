@@ -66,6 +66,8 @@ struct RunOptions {
   std::map<std::string, std::vector<float>> weights = {};
   // Makes the device of a rank; null is the CPU's.
   std::function<std::unique_ptr<kernels::Device>(int rank)> device = nullptr;
+  // All ranks use this one instead, and exchange its memory directly.
+  kernels::Device* shared_device = nullptr;
   // Called on every rank before each step.
   std::function<void(int rank, int64_t step, trainer::StepRunner& runner)>
       before_step = nullptr;

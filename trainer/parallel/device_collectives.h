@@ -9,8 +9,9 @@
 // Implementations:
 //   hosted_collectives.h   over any Collectives: in place on the CPU, through
 //                          pinned memory elsewhere
-//   shared_collectives.h   ranks that are threads and share one device
-//   nccl_collectives.cc    NCCL, in the GPU plug-in
+//   wire_collectives.h     over messages from device to device: shared_wire.h
+//                          (ranks that are threads and share one device), or
+//                          NCCL (nccl_wire.h)
 //
 // Floating-point sums have the order of collectives.h: rank 0's value, plus
 // rank 1's, and so on, in FP32, on every implementation.
@@ -41,12 +42,12 @@ namespace holdfast::trainer {
 class DeviceCollectives {
  public:
   // One side of a message of an Exchange. A sender's bytes are not changed.
+  // Messages from one rank to another are matched in the order of both lists.
   struct Transfer {
     enum class Kind : uint8_t { kSend, kReceive };
     Kind kind = Kind::kSend;
     std::span<std::byte> data;
     int peer = 0;
-    int tag = 0;  // As Collectives has them.
   };
 
   virtual ~DeviceCollectives() = default;
@@ -72,7 +73,8 @@ class DeviceCollectives {
 
   // A message beside the stream's work. It begins when what is enqueued on
   // `stream` so far has run; work enqueued after Wait finds it over: received,
-  // or free to be overwritten. Each is waited for exactly once.
+  // or free to be overwritten. Each is waited for exactly once. Messages with
+  // equal (from, to, tag) are begun, and waited for, in one order.
   virtual absl::StatusOr<RequestId> Isend(std::span<const std::byte> data,
                                           int to, int tag,
                                           kernels::Stream& stream) = 0;

@@ -4,12 +4,18 @@
 #ifndef HOLDFAST_TRAINER_PARALLEL_DEVICE_MESH_H_
 #define HOLDFAST_TRAINER_PARALLEL_DEVICE_MESH_H_
 
+#include <algorithm>
+#include <cstddef>
 #include <memory>
 
+#include "absl/status/statusor.h"
+#include "ckpt/base/status_macros.h"
 #include "kernels/device.h"
 #include "trainer/parallel/device_collectives.h"
 #include "trainer/parallel/hosted_collectives.h"
 #include "trainer/parallel/mesh_collectives.h"
+#include "trainer/parallel/shared_wire.h"
+#include "trainer/parallel/wire_collectives.h"
 
 namespace holdfast::trainer {
 
@@ -26,6 +32,23 @@ inline DeviceMesh HostedMesh(const MeshCollectives& mesh,
   return {NewHostedCollectives(*mesh.tp, device),
           NewHostedCollectives(*mesh.dp, device),
           NewHostedCollectives(*mesh.pp, device)};
+}
+
+// For ranks that are threads and share `device`: `mesh` is of an InprocWorld.
+// Takes `scratch_bytes` for a TP group and at most 1 MiB for the others, and
+// the point-to-point messages of the host's communicators.
+inline absl::StatusOr<DeviceMesh> SharedMesh(
+    const MeshCollectives& mesh, kernels::Device& device,
+    size_t scratch_bytes = kWireScratchBytes) {
+  const size_t little = std::min(scratch_bytes, size_t{1} << 20);
+  const auto over = [&](Collectives& host, size_t bytes) {
+    return NewWireCollectives(NewSharedWire(host, device), device, bytes);
+  };
+  DeviceMesh made;
+  HF_ASSIGN_OR_RETURN(made.tp, over(*mesh.tp, scratch_bytes));
+  HF_ASSIGN_OR_RETURN(made.dp, over(*mesh.dp, little));
+  HF_ASSIGN_OR_RETURN(made.pp, over(*mesh.pp, little));
+  return made;
 }
 
 }  // namespace holdfast::trainer

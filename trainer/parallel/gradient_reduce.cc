@@ -24,11 +24,17 @@ int64_t ForeignPieces(const OwnerJoinPlan& plan, int member) {
 }
 
 // All members must cut the same chunks, so every piece counts, not only the
-// foreign ones.
-int64_t ChunkElements(const OwnerJoinPlan& plan, const ReduceLimits& limits) {
+// foreign ones, and the longest range.
+int64_t ChunkElements(const OwnerJoinPlan& plan,
+                      std::span<const ElementRange> owned,
+                      const ReduceLimits& limits) {
   const auto fits = static_cast<int64_t>(limits.scratch_bytes / sizeof(float) /
                                          plan.pieces.size());
-  return std::clamp<int64_t>(fits, 1, limits.chunk_elements);
+  int64_t longest = 1;
+  for (const ElementRange& range : owned) {
+    longest = std::max(longest, range.count);
+  }
+  return std::clamp<int64_t>(fits, 1, std::min(limits.chunk_elements, longest));
 }
 
 }  // namespace
@@ -57,8 +63,8 @@ GradientReducer::GradientReducer(DeviceCollectives& dp, OwnerJoinPlan plan,
 absl::StatusOr<std::unique_ptr<GradientReducer>> GradientReducer::Create(
     DeviceCollectives& dp, OwnerJoinPlan plan, std::vector<ElementRange> owned,
     kernels::Device& device, const ReduceLimits& limits) {
-  const size_t scratch_bytes = ScratchBytes(plan, dp.rank(), limits);
-  const int64_t chunk = ChunkElements(plan, limits);
+  const size_t scratch_bytes = ScratchBytes(plan, owned, dp.rank(), limits);
+  const int64_t chunk = ChunkElements(plan, owned, limits);
   std::unique_ptr<GradientReducer> reducer(new GradientReducer(
       dp, std::move(plan), std::move(owned), device, chunk));
   if (scratch_bytes > 0) {
@@ -70,10 +76,11 @@ absl::StatusOr<std::unique_ptr<GradientReducer>> GradientReducer::Create(
   return reducer;
 }
 
-size_t GradientReducer::ScratchBytes(const OwnerJoinPlan& plan, int member,
-                                     const ReduceLimits& limits) {
+size_t GradientReducer::ScratchBytes(const OwnerJoinPlan& plan,
+                                     std::span<const ElementRange> owned,
+                                     int member, const ReduceLimits& limits) {
   return static_cast<size_t>(ForeignPieces(plan, member) *
-                             ChunkElements(plan, limits)) *
+                             ChunkElements(plan, owned, limits)) *
          sizeof(float);
 }
 
@@ -115,7 +122,7 @@ absl::Status GradientReducer::Exchange(std::span<const std::span<float>> pieces,
     if (mine == 0) continue;
     transfers_.push_back({Kind::kReceive,
                           Bytes(std::span(rows_[p], static_cast<size_t>(mine))),
-                          piece.member, static_cast<int>(p)});
+                          piece.member});
   }
   // Neighbours first, so that members do not all send to member 0 at once.
   for (int distance = 1; distance < dp_.size(); ++distance) {
@@ -128,7 +135,7 @@ absl::Status GradientReducer::Exchange(std::span<const std::span<float>> pieces,
       const std::span<float> part = pieces[piece.index].subspan(
           static_cast<size_t>(owned_[to].first + round * chunk_),
           static_cast<size_t>(count));
-      transfers_.push_back({Kind::kSend, Bytes(part), to, static_cast<int>(p)});
+      transfers_.push_back({Kind::kSend, Bytes(part), to});
     }
   }
   if (transfers_.empty()) return absl::OkStatus();

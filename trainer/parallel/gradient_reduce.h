@@ -59,7 +59,8 @@ class GradientReducer {
       const ReduceLimits& limits);
 
   // Bytes of device memory that Create takes for a member of such a plan.
-  static size_t ScratchBytes(const OwnerJoinPlan& plan, int member,
+  static size_t ScratchBytes(const OwnerJoinPlan& plan,
+                             std::span<const ElementRange> owned, int member,
                              const ReduceLimits& limits);
 
   // `pieces[i]` is this member's piece i of the plan, over the whole local

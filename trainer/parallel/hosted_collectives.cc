@@ -17,6 +17,9 @@ using kernels::Device;
 using kernels::MemorySpace;
 using kernels::Stream;
 
+// Apart from the tags of Isend and Irecv.
+constexpr int kExchangeTag = 1000;
+
 // The device's memory is the host's.
 class OpenCollectives final : public DeviceCollectives {
  public:
@@ -43,8 +46,8 @@ class OpenCollectives final : public DeviceCollectives {
     for (const Transfer& transfer : transfers) {
       const absl::StatusOr<RequestId> request =
           transfer.kind == Transfer::Kind::kSend
-              ? host_.Isend(transfer.data, transfer.peer, transfer.tag)
-              : host_.Irecv(transfer.data, transfer.peer, transfer.tag);
+              ? host_.Isend(transfer.data, transfer.peer, kExchangeTag)
+              : host_.Irecv(transfer.data, transfer.peer, kExchangeTag);
       if (!request.ok()) {
         first_error = request.status();
         break;
@@ -112,7 +115,7 @@ class StagedCollectives final : public DeviceCollectives {
     const std::span<std::byte> bytes(const_cast<std::byte*>(data.data()),
                                      data.size());
     HF_ASSIGN_OR_RETURN(const size_t message,
-                        Take({Transfer::Kind::kSend, bytes, to, tag}, stream));
+                        Take({Transfer::Kind::kSend, bytes, to}, tag, stream));
     absl::Status status = Sync(stream);
     if (status.ok()) status = Start(message);
     if (!status.ok()) return Drop(message, status);
@@ -123,7 +126,7 @@ class StagedCollectives final : public DeviceCollectives {
                                   Stream& stream) override {
     HF_ASSIGN_OR_RETURN(
         const size_t message,
-        Take({Transfer::Kind::kReceive, data, from, tag}, stream));
+        Take({Transfer::Kind::kReceive, data, from}, tag, stream));
     if (absl::Status status = Start(message); !status.ok()) {
       return Drop(message, status);
     }
@@ -143,6 +146,7 @@ class StagedCollectives final : public DeviceCollectives {
   // A transfer under way, and its bytes on the host.
   struct Message {
     Transfer transfer;
+    int tag = 0;
     PinnedPool::Piece* pinned = nullptr;
     RequestId request = {};
   };
@@ -176,7 +180,8 @@ class StagedCollectives final : public DeviceCollectives {
   }
 
   // Makes room on the host; a sender's bytes are on their way there afterwards.
-  absl::StatusOr<size_t> Take(const Transfer& transfer, Stream& stream);
+  absl::StatusOr<size_t> Take(const Transfer& transfer, int tag,
+                              Stream& stream);
   // Gives the message to the host's collectives; a sender's bytes have come.
   absl::Status Start(size_t message);
   // Waits for it; a receiver's bytes are on their way to the device afterwards.
@@ -198,7 +203,7 @@ class StagedCollectives final : public DeviceCollectives {
 };
 
 absl::StatusOr<size_t> StagedCollectives::Take(const Transfer& transfer,
-                                               Stream& stream) {
+                                               int tag, Stream& stream) {
   HF_ASSIGN_OR_RETURN(PinnedPool::Piece* const piece,
                       pool_.Take(transfer.data.size()));
   if (free_.empty()) {
@@ -207,7 +212,7 @@ absl::StatusOr<size_t> StagedCollectives::Take(const Transfer& transfer,
   }
   const size_t message = free_.back();
   free_.pop_back();
-  messages_[message] = {transfer, piece, {}};
+  messages_[message] = {transfer, tag, piece, {}};
   if (transfer.kind == Transfer::Kind::kSend) {
     device_.Copy(piece->Part(transfer.data.size()), OnDevice(transfer.data),
                  stream);
@@ -222,8 +227,8 @@ absl::Status StagedCollectives::Start(size_t message) {
       under_way.pinned->Part(transfer.data.size()).data, transfer.data.size());
   const bool sends = transfer.kind == Transfer::Kind::kSend;
   HF_ASSIGN_OR_RETURN(under_way.request,
-                      sends ? host_.Isend(bytes, transfer.peer, transfer.tag)
-                            : host_.Irecv(bytes, transfer.peer, transfer.tag));
+                      sends ? host_.Isend(bytes, transfer.peer, under_way.tag)
+                            : host_.Irecv(bytes, transfer.peer, under_way.tag));
   return absl::OkStatus();
 }
 
@@ -247,7 +252,7 @@ absl::Status StagedCollectives::Exchange(std::span<const Transfer> transfers,
   size_t started = 0;
   group_.clear();
   for (const Transfer& transfer : transfers) {
-    const absl::StatusOr<size_t> message = Take(transfer, stream);
+    const absl::StatusOr<size_t> message = Take(transfer, kExchangeTag, stream);
     if (!message.ok()) {
       status = message.status();
       break;

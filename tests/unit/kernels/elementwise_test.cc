@@ -2,9 +2,13 @@
 
 #include "kernels/elementwise.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "gtest/gtest.h"
+#include "kernels/cuda_accumulate_max.h"
+#include "kernels/cuda_host_block.h"
 #include "tests/unit/kernels/helpers.h"
 
 namespace holdfast::kernels {
@@ -68,6 +72,31 @@ double PlainBlockSum(const float* x, int64_t count) {
   double s[8] = {};
   for (int64_t i = 0; i < count; ++i) s[i % 8] += double{x[i]} * x[i];
   return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+}
+
+TEST(AccumulateMaxTest, KeepsTheLargerAndPassesNanOnBothSides) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  const float nan = std::nanf("");
+  auto x = RandomValues<float>(1000, 7);
+  auto y = RandomValues<float>(1000, 8);
+  x[0] = nan;
+  y[1] = nan;
+  x[2] = -kInf;
+  x[3] = kInf;
+  std::vector<float> expected(y);
+  for (size_t i = 2; i < y.size(); ++i) expected[i] = std::max(y[i], x[i]);
+  for (const bool cuda_code : {false, true}) {
+    std::vector<float> found(y);
+    if (cuda_code) {
+      const AccumulateMaxKernel kernel{x.data(), found.data(), 1000};
+      RunOnHost(kernel, /*blocks=*/3, HostOrder::kBackward);
+    } else {
+      AccumulateMax(CpuStream(), x.data(), found.data(), 1000);
+    }
+    EXPECT_TRUE(std::isnan(found[0]));
+    EXPECT_TRUE(std::isnan(found[1]));
+    for (size_t i = 2; i < y.size(); ++i) ASSERT_EQ(found[i], expected[i]);
+  }
 }
 
 TEST(SumOfSquaresTest, BlocksHaveTheStatedOrder) {

@@ -219,6 +219,25 @@ TEST(StepTest, TheFakeDeviceTrainsToTheSameBits) {
   EXPECT_EQ(FirstDifference(cpu, TrainTiny(options)), "");
 }
 
+// Eight ranks on one device: how a whole mesh trains on a single card.
+TEST(StepTest, RanksThatShareOneFakeDeviceTrainToTheBitsOfTheCpu) {
+  for (const bool tied : {true, false}) {
+    RunOptions options = Tiny(tied);
+    options.mesh = {.tp = 2, .pp = 2, .dp = 2};
+    options.steps = tied ? 2 : 1;
+    options.global_seqs = 4;
+    options.eval_microbatches = 3;
+    const RunRecord cpu = TrainTiny(options);
+    kernels::FakeDeviceOptions fake;
+    fake.seed = tied ? 11 : 12;
+    fake.device_bytes = size_t{64} << 20;
+    auto device = kernels::NewFakeDevice(fake);
+    ASSERT_TRUE(device.ok()) << device.status();
+    options.shared_device = device->get();
+    EXPECT_EQ(FirstDifference(cpu, TrainTiny(options)), "");
+  }
+}
+
 // --- Clipping, schedule, evaluation
 
 TEST(StepTest, ReportsNormBeforeClippingRateOfTheStepAndTokens) {

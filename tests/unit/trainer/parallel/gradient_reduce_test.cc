@@ -130,14 +130,20 @@ TEST(GradientReducerTest, TheRankOrderJoinAddsMembersInARow) {
 }
 
 TEST(GradientReducerTest, ScratchIsBoundedHoweverManyPieces) {
+  const ReduceLimits limits;
   for (const int members : {2, 80, 1000}) {
+    const std::vector<ElementRange> owned(members, {0, 1 << 30});
     const OwnerJoinPlan plan = PlanOwnerJoin(1000, members);
-    EXPECT_LE(GradientReducer::ScratchBytes(plan, 0, {}),
-              ReduceLimits{}.scratch_bytes);
+    EXPECT_LE(GradientReducer::ScratchBytes(plan, owned, 0, limits),
+              limits.scratch_bytes);
   }
-  // Two members, one piece each: one chunk.
-  EXPECT_EQ(GradientReducer::ScratchBytes(PlanOwnerJoin(2, 2), 0, {}),
-            4u * ReduceLimits{}.chunk_elements);
+  // Two members, one piece each: one chunk, and no more than there is.
+  const OwnerJoinPlan two = PlanOwnerJoin(2, 2);
+  const std::vector<ElementRange> large(2, {0, 1 << 30});
+  EXPECT_EQ(GradientReducer::ScratchBytes(two, large, 0, limits),
+            4u * limits.chunk_elements);
+  const std::vector<ElementRange> small = {{0, 5}, {5, 7}};
+  EXPECT_EQ(GradientReducer::ScratchBytes(two, small, 0, limits), 4u * 7);
 }
 
 TEST(GradientReducerTest, AMemberThatGivesUpFreesTheOthers) {
