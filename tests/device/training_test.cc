@@ -97,7 +97,7 @@ TEST_F(TrainingOnDevice, EightRanksShareOneCardAsTheyShareAProcessor) {
   RunOptions options = Tiny(trainer::ComputeType::kF32);
   options.mesh = {.tp = 2, .pp = 2, .dp = 2};
   const RunRecord cpu = TrainTiny(options);
-  options.device = TestDeviceOrDie;
+  options.shared_device = &device();
   ExpectFollows(TrainTiny(options), cpu, {1e-5, 2e-3, 2e-2},
                 "tp2-pp2-dp2 fp32");
 }
@@ -106,7 +106,7 @@ TEST_F(TrainingOnDevice, EightRanksShareOneCardWithTheBitsOfOneMember) {
   // DP and PP change no bit on a device either: the same kernels, the same
   // tree. TP stays.
   RunOptions options = Tiny(trainer::ComputeType::kBf16);
-  options.device = TestDeviceOrDie;
+  options.shared_device = &device();
   options.mesh = {.tp = 2};
   const RunRecord two = TrainTiny(options);
   options.mesh = {.tp = 2, .pp = 2, .dp = 2};
