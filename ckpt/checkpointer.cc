@@ -15,8 +15,10 @@
 #include "ckpt/base/status_macros.h"
 #include "ckpt/ckpt_thread.h"
 #include "ckpt/format/codec.h"
+#include "ckpt/session/load_staging.h"
 #include "ckpt/session/save_plans.h"
 #include "ckpt/snapshot/fence.h"
+#include "ckpt/snapshot/staged_snapshot.h"
 #include "ckpt/storage/raw_speed.h"
 #include "ckpt/storage/storage.h"
 
@@ -123,22 +125,66 @@ absl::Status CheckRegions(const JobLayout& layout, const Group& group,
   return absl::OkStatus();
 }
 
+// What the checkpoint thread uses. It is given up to a thread that hangs.
+struct Job {
+  Job(const CheckpointerOptions& options,
+      std::shared_ptr<const JobLayout> layout_in, const Group& group)
+      : layout(std::move(layout_in)),
+        plans(layout.get(), group.rank(),
+              static_cast<uint32_t>(options.files_per_dir),
+              GroupsOf(group, options.files)) {}
+
+  // Afterwards `snapshot` is there.
+  absl::Status TakeMemory(const CheckpointerOptions& options,
+                          const std::vector<std::span<std::byte>>& regions,
+                          AsyncCopier* copier_in, Clock& clock) {
+    copier = copier_in;
+    if (copier == nullptr) {
+      auto fence = std::make_unique<Fence>(
+          plans.SnapshotUnits(), regions, clock,
+          FenceOptions{.arena_bytes = options.arena_bytes,
+                       .protect = options.protect_unreleased});
+      arena = fence->arena();
+      snapshot = std::move(fence);
+      return absl::OkStatus();
+    }
+    std::vector<SnapshotUnit> units = plans.SnapshotUnits();
+    CopyPlan copies = PlanCopies(units, options.arena_bytes);
+    HF_ASSIGN_OR_RETURN(
+        arena, copier->TakeMemory(
+                   std::max(copies.arena_bytes, LoadStaging::kBytesMin)));
+    snapshot = std::make_unique<StagedSnapshot>(
+        std::move(units), regions.size(), std::move(copies), arena, *copier,
+        clock);
+    return absl::OkStatus();
+  }
+
+  const std::shared_ptr<const JobLayout> layout;
+  SavePlans plans;
+  AsyncCopier* copier = nullptr;
+  std::unique_ptr<Snapshot> snapshot;
+  std::span<std::byte> arena;  // the snapshot's
+  CkptBox box;
+  std::unique_ptr<CkptThread> thread;
+  Job* next_given_up = nullptr;
+};
+
 class ThreadedCheckpointer final : public Checkpointer {
  public:
   ThreadedCheckpointer(const CheckpointerOptions& options,
                        std::unique_ptr<Group> group,
-                       std::shared_ptr<const JobLayout> layout,
-                       std::vector<std::span<std::byte>> regions, Clock& clock)
+                       std::vector<std::span<std::byte>> regions, Clock& clock,
+                       std::unique_ptr<Job> job)
       : options_(options),
         clock_(clock),
-        job_(std::make_unique<Job>(options, std::move(layout), *group, regions,
-                                   clock)),
-        fence_(job_->fence),
+        job_(std::move(job)),
+        snapshot_(*job_->snapshot),
         box_(job_->box) {
     box_.alive_at_ns = absl::ToInt64Nanoseconds(clock.Monotonic());
     job_->thread = std::make_unique<CkptThread>(
-        options, std::move(group), job_->layout.get(), regions, &clock,
-        &job_->plans, &job_->fence, &job_->box);
+        options, std::move(group), job_->layout.get(),
+        CkptMemory{std::move(regions), job_->arena, job_->copier}, &clock,
+        &job_->plans, job_->snapshot.get(), &job_->box);
   }
 
   ~ThreadedCheckpointer() override {
@@ -163,6 +209,7 @@ class ThreadedCheckpointer final : public Checkpointer {
     std::unique_lock lock(box_.lock);
     HF_CHECK(!claimed_, "ClaimAndLoad is called once");
     claimed_ = true;
+    if (job_->copier != nullptr) job_->copier->Fix();
     box_.load = request;
     box_.changed.notify_all();
     while (!box_.loaded.has_value()) {
@@ -198,7 +245,7 @@ class ThreadedCheckpointer final : public Checkpointer {
       request.prepare();
       lock.lock();
     }
-    fence_.Arm();
+    snapshot_.Arm();
     box_.in_flight = true;
     box_.saves.push_back(std::move(save));
     box_.changed.notify_all();
@@ -206,9 +253,9 @@ class ThreadedCheckpointer final : public Checkpointer {
   }
 
   void FenceWrite(uint32_t region, uint64_t offset, uint64_t bytes) override {
-    if (!fence_.armed()) return;
-    BlockingWrite(fence_, clock_, absl::Milliseconds(options_.fence_ms), region,
-                  offset, bytes);
+    if (!snapshot_.armed()) return;
+    BlockingWrite(snapshot_, clock_, absl::Milliseconds(options_.fence_ms),
+                  region, offset, bytes);
   }
 
   std::optional<SaveReport> PollSave() override {
@@ -229,7 +276,7 @@ class ThreadedCheckpointer final : public Checkpointer {
     return TakeReport();
   }
 
-  uint64_t arena_bytes() const override { return fence_.arena_bytes(); }
+  uint64_t arena_bytes() const override { return job_->arena.size(); }
 
   SaveCounters counters() const override {
     const std::lock_guard lock(box_.lock);
@@ -273,27 +320,6 @@ class ThreadedCheckpointer final : public Checkpointer {
   }
 
  private:
-  // What the checkpoint thread uses. It is given up to a thread that hangs.
-  struct Job {
-    Job(const CheckpointerOptions& options,
-        std::shared_ptr<const JobLayout> layout_in, const Group& group,
-        std::vector<std::span<std::byte>> regions, Clock& clock)
-        : layout(std::move(layout_in)),
-          plans(layout.get(), group.rank(),
-                static_cast<uint32_t>(options.files_per_dir),
-                GroupsOf(group, options.files)),
-          fence(plans.SnapshotUnits(), std::move(regions), clock,
-                {.arena_bytes = options.arena_bytes,
-                 .protect = options.protect_unreleased}) {}
-
-    const std::shared_ptr<const JobLayout> layout;
-    SavePlans plans;
-    Fence fence;
-    CkptBox box;
-    std::unique_ptr<CkptThread> thread;
-    Job* next_given_up = nullptr;
-  };
-
   absl::Duration NotAliveFor() const {
     return clock_.Monotonic() -
            absl::Nanoseconds(box_.alive_at_ns.load(std::memory_order_relaxed));
@@ -335,7 +361,7 @@ class ThreadedCheckpointer final : public Checkpointer {
   bool owned_ = false;
   bool closed_ = false;
   std::unique_ptr<Job> job_;
-  Fence& fence_;
+  Snapshot& snapshot_;
   CkptBox& box_;
 };
 
@@ -344,11 +370,19 @@ class ThreadedCheckpointer final : public Checkpointer {
 absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Open(
     const CheckpointerOptions& options, std::unique_ptr<Group> group,
     std::shared_ptr<const JobLayout> layout,
-    std::vector<std::span<std::byte>> regions, Clock& clock) {
+    std::vector<std::span<std::byte>> regions, Clock& clock,
+    AsyncCopier* copier) {
   HF_RETURN_IF_ERROR(CheckOptions(options));
+  if (copier != nullptr && options.protect_unreleased) {
+    return absl::InvalidArgumentError(
+        "protect_unreleased closes pages of the host's memory; the regions are "
+        "a device's");
+  }
   HF_RETURN_IF_ERROR(CheckRegions(*layout, *group, regions));
+  auto job = std::make_unique<Job>(options, std::move(layout), *group);
+  HF_RETURN_IF_ERROR(job->TakeMemory(options, regions, copier, clock));
   auto checkpointer = std::make_unique<ThreadedCheckpointer>(
-      options, std::move(group), std::move(layout), std::move(regions), clock);
+      options, std::move(group), std::move(regions), clock, std::move(job));
   HF_RETURN_IF_ERROR(checkpointer->AwaitOpen());
   return checkpointer;
 }

@@ -9,6 +9,11 @@
 // FenceWrite first. The bytes that were there at BeginSave reach the file, or
 // the save fails; training is never stopped for longer than fence_ms.
 //
+// Regions may lie in a device, where the host cannot touch them: then an
+// AsyncCopier comes with them. A save copies the state into the arena first,
+// beside the next forward and backward, and is written from there; a load goes
+// through the arena the other way. All calls and promises are the same.
+//
 // Threads: one step thread makes every call here. Open starts the checkpoint
 //     thread, which owns storage, group and all sessions, and talks to the step
 //     thread through one lock that neither holds across I/O, and the fence.
@@ -38,6 +43,7 @@
 #include "ckpt/base/types.h"
 #include "ckpt/group/group.h"
 #include "ckpt/layout/holding.h"
+#include "ckpt/snapshot/async_copier.h"
 
 namespace holdfast::ckpt {
 
@@ -57,6 +63,9 @@ struct CheckpointerOptions {
   int64_t fence_ms = 2000;
   // Where units go that the optimizer reaches before the writer. 0: 5 % of the
   // bytes this rank stores, at least 4 MiB; never more than all of them.
+  // With a copier: where all units go. 0: all of them at once, so FenceWrite
+  // waits for copies only; less: a ring, refilled as units are written. A load
+  // needs 4 MiB, so no arena is smaller.
   uint64_t arena_bytes = 0;
 
   // Deadlines. `begin`: from BeginSave to the first word of rank 0. `vote`:
@@ -98,7 +107,8 @@ struct CheckpointerOptions {
   double raw_read_bytes_per_s = 0;
 
   // Debugging, each at a cost. Protect: pages of a save in flight are read-only
-  // until FenceWrite frees them, so a store without the fence dies by SIGSEGV.
+  // until FenceWrite frees them, so a store without the fence dies by SIGSEGV;
+  // not with a copier.
   // Recheck: each unit's checksum is taken again after its write, so such a
   // store fails the save.
   bool protect_unreleased = false;
@@ -240,12 +250,17 @@ class Checkpointer {
   // the memory that the layout's holdings name; page aligned; they outlive the
   // Checkpointer. Reads no checkpoint and writes nothing.
   //
+  // `copier`: the regions are a device's, and are reached through it alone; it
+  // outlives the Checkpointer. Null: the host's memory.
+  //
   // kInvalidArgument: regions or options do not fit the layout; says which.
+  // kResourceExhausted: the copier has no memory for the arena.
   // kUnavailable, kPermissionDenied: the run directory cannot be used.
   static absl::StatusOr<std::unique_ptr<Checkpointer>> Open(
       const CheckpointerOptions& options, std::unique_ptr<Group> group,
       std::shared_ptr<const JobLayout> layout,
-      std::vector<std::span<std::byte>> regions, Clock& clock);
+      std::vector<std::span<std::byte>> regions, Clock& clock,
+      AsyncCopier* copier = nullptr);
 
   virtual ~Checkpointer() = default;
 

@@ -118,15 +118,15 @@ SaveHostOptions HostOptions(const CheckpointerOptions& options) {
 
 CkptThread::CkptThread(const CheckpointerOptions& options,
                        std::unique_ptr<Group> group, const JobLayout* layout,
-                       std::vector<std::span<std::byte>> regions, Clock* clock,
-                       SavePlans* plans, Fence* fence, CkptBox* box)
+                       CkptMemory memory, Clock* clock, SavePlans* plans,
+                       Snapshot* snapshot, CkptBox* box)
     : options_(options),
       group_(std::move(group)),
       layout_(layout),
-      regions_(std::move(regions)),
+      memory_(std::move(memory)),
       clock_(clock),
       plans_(plans),
-      fence_(fence),
+      snapshot_(snapshot),
       box_(box),
       thread_([this] { Run(); }) {}
 
@@ -188,14 +188,20 @@ absl::Status CkptThread::OpenStorages() {
   env.clock = clock_;
   env.ops_max = options.queue_depth;
   host_ =
-      std::make_unique<RankHost>(env, plans_, fence_, HostOptions(options_));
+      std::make_unique<RankHost>(env, plans_, snapshot_, HostOptions(options_));
 
-  std::vector<std::span<std::byte>> buffers = regions_;
-  buffers.push_back(fence_->arena());
+  // A device's regions are not read or written by the storage.
+  std::vector<std::span<std::byte>> buffers;
+  if (memory_.copier == nullptr) buffers = memory_.regions;
+  buffers.push_back(memory_.arena);
   for (const auto& blocks : host_->saves().blocks()) buffers.push_back(blocks);
   std::erase_if(buffers, [](std::span<std::byte> b) { return b.empty(); });
   storage_->RegisterBuffers(buffers);
-  target_ = std::make_unique<LoadTarget>(regions_);
+  if (memory_.copier != nullptr) {
+    staging_ = std::make_unique<LoadStaging>(memory_.copier, memory_.arena,
+                                             memory_.regions);
+  }
+  target_ = std::make_unique<LoadTarget>(memory_.regions, staging_.get());
   return absl::OkStatus();
 }
 
@@ -362,7 +368,7 @@ void CkptThread::ReportSave(const SaveResult& result) {
     report.raw_share =
         report.bytes_total / report.seconds / options_.raw_write_bytes_per_s;
   }
-  const FenceCosts costs = fence_->costs();
+  const FenceCosts costs = snapshot_->costs();
   report.bytes_copied = costs.bytes_copied;
   report.fence_wait_ms = costs.wait_ms;
   report.fence_copy_ms = costs.copy_ms;

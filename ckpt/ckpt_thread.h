@@ -25,9 +25,11 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "ckpt/checkpointer.h"
+#include "ckpt/session/load_staging.h"
 #include "ckpt/session/rank_host.h"
 #include "ckpt/session/save_plans.h"
-#include "ckpt/snapshot/fence.h"
+#include "ckpt/snapshot/async_copier.h"
+#include "ckpt/snapshot/snapshot.h"
 #include "ckpt/storage/storage.h"
 
 namespace holdfast::ckpt {
@@ -66,12 +68,20 @@ struct CkptBox {
   bool HasWork() const { return load.has_value() || !saves.empty() || stop; }
 };
 
+// What a job's bytes go through.
+struct CkptMemory {
+  std::vector<std::span<std::byte>> regions;
+  std::span<std::byte> arena;  // the snapshot's
+  // The regions are a device's; null: the host's.
+  AsyncCopier* copier = nullptr;
+};
+
 class CkptThread {
  public:
   // Everything outlives the thread; `group` becomes its own.
   CkptThread(const CheckpointerOptions& options, std::unique_ptr<Group> group,
-             const JobLayout* layout, std::vector<std::span<std::byte>> regions,
-             Clock* clock, SavePlans* plans, Fence* fence, CkptBox* box);
+             const JobLayout* layout, CkptMemory memory, Clock* clock,
+             SavePlans* plans, Snapshot* snapshot, CkptBox* box);
   ~CkptThread();  // box->stop is set
 
   // The thread goes on by itself, this object and all that it uses with it:
@@ -94,15 +104,16 @@ class CkptThread {
   const CheckpointerOptions options_;
   std::unique_ptr<Group> group_;
   const JobLayout* const layout_;
-  const std::vector<std::span<std::byte>> regions_;
+  const CkptMemory memory_;
   Clock* const clock_;
   SavePlans* const plans_;
-  Fence* const fence_;
+  Snapshot* const snapshot_;
   CkptBox* const box_;
 
   std::unique_ptr<Storage> storage_;
   std::unique_ptr<Storage> init_storage_;  // of init_from, during the load
   absl::Status init_status_;               // rank 0: why there is none
+  std::unique_ptr<LoadStaging> staging_;   // with a copier
   std::unique_ptr<LoadTarget> target_;
   std::unique_ptr<RankHost> host_;
   int polls_in_vain_ = 0;

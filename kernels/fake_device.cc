@@ -30,6 +30,8 @@ struct Operation {
   std::function<void()> work;  // Null for a wait.
   Event wait_for = Event::kPassed;
   Event passes = Event::kPassed;  // The event this operation's end passes.
+  Buffer fills = {};              // Pinned memory that it fills, for a copy.
+  bool spoiled = false;           // That holds garbage already.
 };
 
 class FakeStream : public Stream {
@@ -136,9 +138,14 @@ class FakeDeviceImpl : public FakeDevice {
   void Copy(const Buffer& dst, const Buffer& src, Stream& stream) override {
     KERNEL_CHECK(dst.bytes == src.bytes, "copying %d bytes to %d", src.bytes,
                  dst.bytes);
-    stream.Launch([=] {
+    Operation copy;
+    copy.work = [=] {
       if (src.bytes > 0) std::memcpy(dst.data, src.data, src.bytes);
-    });
+    };
+    if (dst.space == MemorySpace::kPinned) copy.fills = dst;
+    const std::lock_guard lock(mutex_);
+    const Closing closing(this);
+    Push(Mine(stream), std::move(copy));
   }
 
   Event Record(Stream& stream) override {
@@ -160,7 +167,9 @@ class FakeDeviceImpl : public FakeDevice {
     const std::lock_guard lock(mutex_);
     FakeStream& fake = Mine(stream);
     if (!IsOpen(event)) return;
-    fake.queue.push_back(Operation{.work = nullptr, .wait_for = event});
+    Operation wait;
+    wait.wait_for = event;
+    fake.queue.push_back(std::move(wait));
   }
 
   bool Query(Event event) override {
@@ -209,8 +218,22 @@ class FakeDeviceImpl : public FakeDevice {
   void Enqueue(FakeStream& stream, std::function<void()> work) {
     const std::lock_guard lock(mutex_);
     const Closing closing(this);
-    stream.queue.push_back(Operation{.work = std::move(work)});
-    RunSome();
+    Operation operation;
+    operation.work = std::move(work);
+    Push(stream, std::move(operation));
+  }
+
+  void Fail(absl::Status why) override {
+    const std::lock_guard lock(mutex_);
+    if (!status_.ok()) return;
+    status_ = std::move(why);
+    for (FakeStream* stream : streams_) stream->queue.clear();
+    open_events_.clear();
+  }
+
+  absl::Status status() const override {
+    const std::lock_guard lock(mutex_);
+    return status_;
   }
 
   // A stream that goes away runs what it still holds.
@@ -259,6 +282,22 @@ class FakeDeviceImpl : public FakeDevice {
            open_events_.end();
   }
 
+  void Push(FakeStream& stream, Operation operation) {
+    if (!status_.ok()) return;
+    stream.queue.push_back(std::move(operation));
+    Spoil(stream);
+    RunSome();
+  }
+
+  // A copy that may run may have begun.
+  void Spoil(FakeStream& stream) {
+    if (!CanRun(stream)) return;
+    Operation& next = stream.queue.front();
+    if (next.fills.bytes == 0 || next.spoiled) return;
+    next.spoiled = true;
+    std::memset(next.fills.data, kGarbage, next.fills.bytes);
+  }
+
   bool CanRun(const FakeStream& stream) const {
     return !stream.queue.empty() && !IsOpen(stream.queue.front().wait_for);
   }
@@ -275,6 +314,7 @@ class FakeDeviceImpl : public FakeDevice {
       open_events_.erase(std::find(open_events_.begin(), open_events_.end(),
                                    operation.passes));
     }
+    for (FakeStream* each : streams_) Spoil(*each);
   }
 
   // Runs one operation of a stream drawn from those that can.
@@ -305,6 +345,8 @@ class FakeDeviceImpl : public FakeDevice {
     }
   }
 
+  static constexpr int kGarbage = 0xc5;
+
   const FakeDeviceOptions options_;
   std::byte* const arena_;
   const size_t arena_bytes_;
@@ -316,6 +358,7 @@ class FakeDeviceImpl : public FakeDevice {
   size_t used_ = 0;
   std::vector<FakeStream*> streams_;
   std::vector<Event> open_events_;
+  absl::Status status_;
   uint64_t last_event_ = 0;
 };
 

@@ -19,6 +19,7 @@
 #include "ckpt/base/log.h"
 #include "ckpt/base/status_macros.h"
 #include "kernels/bf16.h"
+#include "kernels/elementwise.h"
 #include "trainer/fingerprint.h"
 #include "trainer/matmul_speed.h"
 #include "trainer/parallel/job.h"
@@ -232,10 +233,16 @@ absl::Status OpenCheckpointer(TrainRun& run, TrainEnv& env) {
   for (const kernels::Buffer& region : run.runner->state().regions()) {
     regions.emplace_back(region.data, region.bytes);
   }
-  HF_ASSIGN_OR_RETURN(
-      run.checkpointer,
-      ckpt::Checkpointer::Open(options, std::move(env.checkpoint_group),
-                               run.layout, std::move(regions), *env.clock));
+  if (!run.device.device->NewStream()->immediate()) {
+    run.copier = std::make_unique<DeviceCopier>(
+        *run.device.device, run.runner->state().regions(),
+        [runner = run.runner.get()] { return runner->StateEvent(); },
+        env.copier_canary);
+  }
+  HF_ASSIGN_OR_RETURN(run.checkpointer,
+                      ckpt::Checkpointer::Open(
+                          options, std::move(env.checkpoint_group), run.layout,
+                          std::move(regions), *env.clock, run.copier.get()));
   if (!run.device.on_gpu()) {  // the arena is the host's memory
     run.memory_planned_bytes +=
         static_cast<int64_t>(run.checkpointer->arena_bytes());
@@ -281,20 +288,19 @@ absl::StatusOr<ckpt::LoadRequest> MakeLoadRequest(
 
 // Masters from the weights of the owned blocks, which a load of weights alone
 // has filled; the moments stay zero.
-void AdoptWeights(TrainState& state) {
+void AdoptWeights(TrainState& state, kernels::Device& device) {
   const int64_t elements = state.shape().owned.count * ckpt::kBlockElements;
   const int64_t first = state.shape().owned.first * ckpt::kBlockElements;
   float* const master = state.regions()[ckpt::kMasterRegion].as<float>();
-  if (state.shape().weight_bytes == 4) {
-    const float* const weight =
-        state.regions()[ckpt::kWeightRegion].as<float>() + first;
-    std::copy(weight, weight + elements, master);
-    return;
+  const kernels::Buffer& weight = state.regions()[ckpt::kWeightRegion];
+  const std::unique_ptr<kernels::Stream> stream = device.NewStream();
+  if (state.shape().weight_bytes == sizeof(float)) {
+    kernels::Cast(*stream, weight.as<float>() + first, master, elements);
+  } else {
+    kernels::Cast(*stream, weight.as<kernels::Bf16>() + first, master,
+                  elements);
   }
-  const kernels::Bf16* const weight =
-      state.regions()[ckpt::kWeightRegion].as<kernels::Bf16>() + first;
-  for (int64_t i = 0; i < elements; ++i)
-    master[i] = kernels::ToFloat(weight[i]);
+  device.Sync(*stream);
 }
 
 // The state that a loaded or a fresh run begins with.
@@ -310,7 +316,9 @@ absl::Status SetState(TrainRun& run, const std::string& data_fingerprint,
   run.state.numerics_fingerprint = numerics_fingerprint;
   run.state.config = CanonicalText(run.config);
   run.state.imported_from.clear();  // from here on it is this run's
-  if (run.load.loaded && !continues) AdoptWeights(run.runner->state());
+  if (run.load.loaded && !continues) {
+    AdoptWeights(run.runner->state(), *run.device.device);
+  }
   if (run.load.loaded) return run.runner->RefreshWeights();
   return run.runner->Initialise(run.config.train.seed);
 }
@@ -451,6 +459,10 @@ absl::StatusOr<std::unique_ptr<TrainRun>> StartRun(const TrainOptions& options,
       absl::Seconds(run->config.fault.start_timeout_s));
   HF_RETURN_IF_ERROR(Agree(world, OpenData(*run, env), "opening the data"));
   const auto open_device = [&]() -> absl::Status {
+    if (env.make_device != nullptr) {
+      HF_ASSIGN_OR_RETURN(run->device.device, env.make_device());
+      return absl::OkStatus();
+    }
     HF_ASSIGN_OR_RETURN(run->device,
                         OpenRunDevice(run->config, env.local_rank));
     return absl::OkStatus();

@@ -20,6 +20,7 @@
 #include "trainer/batch_source.h"
 #include "trainer/config.h"
 #include "trainer/data/data_source.h"
+#include "trainer/device_copier.h"
 #include "trainer/parallel/mesh_collectives.h"
 #include "trainer/resume_state.h"
 #include "trainer/run_device.h"
@@ -62,6 +63,7 @@ struct TrainRun {
   std::unique_ptr<DataSource> data;
   std::unique_ptr<BatchSource> train_data, eval_data;
   std::unique_ptr<StepRunner> runner;
+  std::unique_ptr<DeviceCopier> copier;  // where the state is in a device
   std::unique_ptr<ckpt::Checkpointer> checkpointer;
   std::unique_ptr<RunRecords> records;  // rank 0 only
   ckpt::LoadReport load;

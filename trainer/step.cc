@@ -78,6 +78,7 @@ class Runner final : public StepRunner, private PipelineClient {
                                      UpdateGate* gate) override;
   absl::StatusOr<EvalResult> RunEval(int64_t microbatches,
                                      MicrobatchSource& source) override;
+  kernels::Event StateEvent() override { return device_.Record(stream()); }
   int64_t skipped_steps() const override { return skipped_; }
 
  private:

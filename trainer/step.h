@@ -143,6 +143,10 @@ class StepRunner {
   virtual absl::StatusOr<EvalResult> RunEval(int64_t microbatches,
                                              MicrobatchSource& source) = 0;
 
+  // Passed when all that was launched and stores into the state has run. For
+  // saves, whose copies go behind it.
+  virtual kernels::Event StateEvent() = 0;
+
   // Steps skipped since Create.
   virtual int64_t skipped_steps() const = 0;
 };

@@ -14,8 +14,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "ckpt/base/clock.h"
 #include "ckpt/group/group.h"
+#include "kernels/device.h"
+#include "trainer/device_copier.h"
 #include "trainer/fault/heartbeat.h"
 #include "trainer/fault/signals.h"
 #include "trainer/parallel/collectives.h"
@@ -57,6 +60,10 @@ struct TrainEnv {
   // Times the disk and the matrix product at the start, about a second. Without
   // it `mfu` and `raw_share` are 0.
   bool measure_speeds = true;
+  // For tests: where the rank computes, whatever the configuration says; null:
+  // as that says. Called once, by the step thread.
+  std::function<absl::StatusOr<std::unique_ptr<kernels::Device>>()> make_device;
+  DeviceCopier::Canary copier_canary = DeviceCopier::Canary::kNone;
   // What signals ask of this rank. Called by the step thread.
   std::function<SignalAction()> requested_action = RequestedAction;
   std::function<void()> clear_save_request = ClearSaveRequest;

@@ -112,7 +112,6 @@ std::vector<UnitRead> Scatter::UnitsToRead(uint32_t file,
   return reads;
 }
 
-// Where the bytes from `from` on of a step's row land.
 std::byte* Scatter::Place(const ReadStep& step, uint64_t row, uint64_t from,
                           std::span<const std::span<std::byte>> regions) {
   HF_CHECK(step.region < regions.size() &&
@@ -121,9 +120,7 @@ std::byte* Scatter::Place(const ReadStep& step, uint64_t row, uint64_t from,
                    regions[step.region].size(),
            "a step into region %d of %d, offset %d", step.region,
            regions.size(), step.region_offset);
-  return regions[step.region].data() + step.region_offset +
-         row * step.region_stride +
-         (from - step.file_offset - row * step.file_stride);
+  return regions[step.region].data() + OffsetOf(step, row, from);
 }
 
 std::span<std::byte> Scatter::PlaceOf(
@@ -206,6 +203,20 @@ uint64_t Scatter::ScatterBytes(
   return copied;
 }
 
+uint64_t Scatter::ScatterBytes(uint32_t file, uint64_t offset,
+                               std::span<const std::byte> bytes,
+                               const PutBytes& put) const {
+  uint64_t copied = 0;
+  EachPiece(
+      file, offset, offset + bytes.size(),
+      [&](const ReadStep& step, uint64_t row, uint64_t from, uint64_t to) {
+        put(step.region, OffsetOf(step, row, from),
+            bytes.subspan(from - offset, to - from));
+        copied += to - from;
+      });
+  return copied;
+}
+
 void Scatter::AppendPacked(uint32_t file, uint64_t offset,
                            std::span<const std::byte> bytes,
                            std::vector<std::byte>* packed) const {
@@ -238,6 +249,23 @@ void Scatter::ScatterPacked(
                  packed.size());
         std::memcpy(Place(step, row, from, regions), packed.data() + at,
                     to - from);
+        at += to - from;
+      });
+  HF_CHECK(at == packed.size(), "%d of %d packed bytes have a place", at,
+           packed.size());
+}
+
+void Scatter::ScatterPacked(uint32_t file, uint64_t begin, uint64_t end,
+                            std::span<const std::byte> packed,
+                            const PutBytes& put) const {
+  size_t at = 0;
+  EachPiece(
+      file, begin, end,
+      [&](const ReadStep& step, uint64_t row, uint64_t from, uint64_t to) {
+        HF_CHECK(to - from <= packed.size() - at, "%d packed bytes are few",
+                 packed.size());
+        put(step.region, OffsetOf(step, row, from),
+            packed.subspan(at, to - from));
         at += to - from;
       });
   HF_CHECK(at == packed.size(), "%d of %d packed bytes have a place", at,

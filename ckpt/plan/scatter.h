@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -33,6 +34,10 @@ struct UnitRead {
 // right behind it and the two have at most `bytes_max`.
 void AddToReads(uint32_t number, const Unit& unit, uint64_t bytes_max,
                 std::vector<UnitRead>* reads);
+
+// Stores `bytes` at `offset` of a region that is not plain memory.
+using PutBytes = std::function<void(uint32_t region, uint64_t offset,
+                                    std::span<const std::byte> bytes)>;
 
 class Scatter {
  public:
@@ -64,6 +69,9 @@ class Scatter {
   uint64_t ScatterBytes(uint32_t file, uint64_t offset,
                         std::span<const std::byte> bytes,
                         std::span<const std::span<std::byte>> regions) const;
+  uint64_t ScatterBytes(uint32_t file, uint64_t offset,
+                        std::span<const std::byte> bytes,
+                        const PutBytes& put) const;
 
   // Does any step want a byte of [begin, end) of `file`?
   bool Wants(uint32_t file, uint64_t begin, uint64_t end) const;
@@ -80,6 +88,9 @@ class Scatter {
   void ScatterPacked(uint32_t file, uint64_t begin, uint64_t end,
                      std::span<const std::byte> packed,
                      std::span<const std::span<std::byte>> regions) const;
+  void ScatterPacked(uint32_t file, uint64_t begin, uint64_t end,
+                     std::span<const std::byte> packed,
+                     const PutBytes& put) const;
 
  private:
   // Calls visit(step, first_row, end_row) for the rows of steps that have bytes
@@ -95,6 +106,11 @@ class Scatter {
 
   static std::byte* Place(const ReadStep& step, uint64_t row, uint64_t from,
                           std::span<const std::span<std::byte>> regions);
+  // Where the bytes from `from` on of a step's row land in its region.
+  static uint64_t OffsetOf(const ReadStep& step, uint64_t row, uint64_t from) {
+    return step.region_offset + row * step.region_stride +
+           (from - step.file_offset - row * step.file_stride);
+  }
 
   std::span<const ReadStep> steps_;
   // By step: the largest end, in the file, of it and of the steps of the same

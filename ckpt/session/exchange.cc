@@ -30,10 +30,12 @@ std::string Exchange::NameOf(Rank rank) const {
 }
 
 void Exchange::Begin(const SharePlan* plan, const SharedReads* reads,
-                     std::span<const std::span<std::byte>> regions) {
+                     std::span<const std::span<std::byte>> regions,
+                     PutBytes put) {
   plan_ = plan;
   reads_ = reads;
   regions_.assign(regions.begin(), regions.end());
+  put_ = std::move(put);
   const absl::Duration now = clock_->Monotonic();
   for (const SharePlan::Receiver& receiver : plan->receivers) {
     Receiver& to = receivers_.emplace_back();
@@ -254,7 +256,11 @@ void Exchange::OnPiece(const Message& message) {
     return GiveUp(absl::StrFormat("bytes %d-%d of file %d came twice, from %s",
                                   piece->begin, piece->end, piece->file, name));
   }
-  own.ScatterPacked(piece->file, piece->begin, piece->end, packed, regions_);
+  if (put_ != nullptr) {
+    own.ScatterPacked(piece->file, piece->begin, piece->end, packed, put_);
+  } else {
+    own.ScatterPacked(piece->file, piece->begin, piece->end, packed, regions_);
+  }
   ++sender.pieces;
   sender.bytes += packed.size();
   bytes_received_ += packed.size();

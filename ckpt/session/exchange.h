@@ -66,9 +66,12 @@ class Exchange {
 
   // --- The loader's side ---------------------------------------------------
   // Before it what arrives is kept, unanswered, which its senders' bounds
-  // limit. All outlive the exchange.
+  // limit. All outlive the
+  // exchange. What comes goes through `put`, or, when that is null, straight
+  // into the regions.
   void Begin(const SharePlan* plan, const SharedReads* reads,
-             std::span<const std::span<std::byte>> regions);
+             std::span<const std::span<std::byte>> regions,
+             PutBytes put = nullptr);
   // False: do not Take now.
   bool has_room() const { return bytes_queued_ < options_.bytes_max; }
   // Whole units, just read and checked: queues what others want of them.
@@ -153,6 +156,7 @@ class Exchange {
   const SharePlan* plan_ = nullptr;
   const SharedReads* reads_ = nullptr;
   std::vector<std::span<std::byte>> regions_;
+  PutBytes put_;
 
   std::vector<Message> early_;
   std::vector<Receiver> receivers_;

@@ -72,17 +72,40 @@ absl::Status MatchItems(const Manifest& manifest,
   return absl::OkStatus();
 }
 
+// Reads for a device's regions go into its staging memory, and none straight
+// into place.
+UnitReaderOptions ReaderOptions(UnitReaderOptions options,
+                                const LoadTarget& target) {
+  if (LoadStaging* const staging = target.staging()) {
+    options.memory = staging->read_memory();
+    options.read_bytes_max = staging->read_bytes();
+    options.reads_in_flight =
+        static_cast<int>(options.memory.size() / options.read_bytes_max);
+  }
+  return options;
+}
+
 struct Loader::State {
   State(Io* io, std::string dir, const Manifest* manifest,
         const std::vector<ItemSpec>* items, const Holding* wanted,
         const LoadTarget* target, const UnitReaderOptions& options)
       : io(io),
-        reader(io, std::move(dir), manifest, options),
+        reader(io, std::move(dir), manifest, ReaderOptions(options, *target)),
         manifest(manifest),
         items(items),
         wanted(wanted),
         target(target),
-        padding(manifest, *items, *wanted) {}
+        padding(manifest, *items, *wanted) {
+    if (LoadStaging* const staging = target->staging()) {
+      put = [staging](uint32_t region, uint64_t offset,
+                      std::span<const std::byte> bytes) {
+        staging->Put(region, offset, bytes);
+      };
+      reader.SetLending(
+          [staging] { return staging->last_event(); },
+          [staging](uint64_t event) { return staging->Passed(event); });
+    }
+  }
 
   Io* const io;
   UnitReader reader;
@@ -90,6 +113,7 @@ struct Loader::State {
   const std::vector<ItemSpec>* const items;
   const Holding* const wanted;
   const LoadTarget* const target;
+  PutBytes put;  // null: into the regions
   const Padding padding;
   LoadPlan plan;
   std::optional<Scatter> scatter;
@@ -107,6 +131,19 @@ struct Loader::State {
     return bytes_put + (sharing ? sharing->exchange->bytes_received() : 0);
   }
   LoadOutcome outcome;
+
+  FileWant::Place PlaceIn(const Scatter& to, uint32_t file) {
+    if (put != nullptr) return nullptr;
+    return [&to, this, file](uint64_t offset, uint64_t size) {
+      return to.PlaceOf(file, offset, size, target->regions(), padding);
+    };
+  }
+  void PutInto(const Scatter& to, uint32_t file, uint64_t offset,
+               std::span<const std::byte> bytes) {
+    bytes_put += put != nullptr
+                     ? to.ScatterBytes(file, offset, bytes, put)
+                     : to.ScatterBytes(file, offset, bytes, target->regions());
+  }
 };
 
 Loader::Loader(Io* io, std::string dir, const Manifest* manifest,
@@ -120,7 +157,11 @@ Loader::~Loader() = default;
 Task<absl::Status> Loader::Run() {
   Clock& clock = state_->io->clock();
   const absl::Duration begin = clock.Monotonic();
-  const absl::Status status = co_await Load();
+  absl::Status status = co_await Load();
+  if (LoadStaging* const staging = state_->target->staging()) {
+    const absl::Status copied = staging->Finish();
+    if (status.ok()) status = copied;
+  }
   LoadOutcome& outcome = state_->outcome;
   outcome.status = status;
   if (!state_->reader.damage().empty()) {
@@ -161,17 +202,11 @@ Task<absl::Status> Loader::LoadAlone() {
                                            uint64_t bytes_max) {
       return scatter.UnitsToRead(file, units, bytes_max);
     };
-    FileWant::Place place = [&scatter, &state, file](uint64_t offset,
-                                                     uint64_t size) {
-      return scatter.PlaceOf(file, offset, size, state.target->regions(),
-                             state.padding);
-    };
-    wants.push_back({file, std::move(pick), std::move(place)});
+    wants.push_back({file, std::move(pick), state.PlaceIn(scatter, file)});
   }
   UnitReader::Sink sink = [&state](uint32_t file, uint64_t offset,
                                    std::span<const std::byte> bytes) {
-    state.bytes_put += state.scatter->ScatterBytes(file, offset, bytes,
-                                                   state.target->regions());
+    state.PutInto(*state.scatter, file, offset, bytes);
   };
   const absl::Status read =
       co_await state.reader.Read(std::move(wants), std::move(sink));
@@ -188,7 +223,7 @@ Task<absl::Status> Loader::LoadShared() {
   state.share = *std::move(planned);
   state.outcome.bytes_wanted = state.share.own.bytes_wanted;
   const SharedReads& reads = state.reads.emplace(state.share);
-  exchange.Begin(&state.share, &reads, state.target->regions());
+  exchange.Begin(&state.share, &reads, state.target->regions(), state.put);
 
   std::vector<FileWant> wants;
   for (const uint32_t file : reads.files()) {
@@ -196,18 +231,12 @@ Task<absl::Status> Loader::LoadShared() {
                                          uint64_t bytes_max) {
       return reads.UnitsToRead(file, units, bytes_max);
     };
-    FileWant::Place place = [&reads, &state, file](uint64_t offset,
-                                                   uint64_t size) {
-      return reads.own().PlaceOf(file, offset, size, state.target->regions(),
-                                 state.padding);
-    };
-    wants.push_back({file, std::move(pick), std::move(place)});
+    wants.push_back({file, std::move(pick), state.PlaceIn(reads.own(), file)});
   }
   UnitReader::Sink sink = [&state, &exchange](
                               uint32_t file, uint64_t offset,
                               std::span<const std::byte> bytes) {
-    state.bytes_put += state.reads->own().ScatterBytes(file, offset, bytes,
-                                                       state.target->regions());
+    state.PutInto(state.reads->own(), file, offset, bytes);
     exchange.Take(file, offset, bytes);
   };
   state.reader.SetGate([&exchange] { return exchange.has_room(); });

@@ -7,7 +7,9 @@
 //   read      whole units, neighbours coalesced, in file order, a bounded queue
 //   verify    the checksum of every unit read
 //   scatter   straight into the target; every wanted byte once. Large units
-//             that land in one piece are read to their place and not copied
+//             that land in one piece are read to their place and not copied;
+//             a device's regions are filled by its copies, beside the next
+//             reads (load_staging.h)
 //
 // A rank of a job that shares (Share) reads its part of what the whole job
 // wants, sends the others what they want of it and waits for what it gets
@@ -39,21 +41,26 @@
 #include "ckpt/format/manifest.h"
 #include "ckpt/layout/holding.h"
 #include "ckpt/session/exchange.h"
+#include "ckpt/session/load_staging.h"
 #include "ckpt/session/session.h"
 #include "ckpt/session/unit_reader.h"
 
 namespace holdfast::ckpt {
 
 // Where loaded bytes go: the rank's regions, as its holding numbers them, in
-// memory that the processor can reach.
+// memory that the processor can reach, or in a device, by way of `staging`
+// (which outlives this).
 class LoadTarget {
  public:
-  explicit LoadTarget(std::vector<std::span<std::byte>> regions)
-      : regions_(std::move(regions)) {}
+  explicit LoadTarget(std::vector<std::span<std::byte>> regions,
+                      LoadStaging* staging = nullptr)
+      : regions_(std::move(regions)), staging_(staging) {}
   std::span<const std::span<std::byte>> regions() const { return regions_; }
+  LoadStaging* staging() const { return staging_; }
 
  private:
   std::vector<std::span<std::byte>> regions_;
+  LoadStaging* staging_;
 };
 
 // How the job's items must meet the manifest's.

@@ -184,6 +184,7 @@ void UnitReader::State::Finish(uint32_t file, Slot& slot, const Sink& sink,
     *failed = status;
   }
   slot.run.reset();
+  if (lend != nullptr) slot.lent = lend();
 }
 
 // Units that go straight into place become reads of their own; what lies
@@ -220,8 +221,7 @@ bool UnitReader::State::TakeRead(Slot& slot) {
   if (buffered != read.memory.empty()) return false;
   ++reads_begun;
   slot.run = read.run;
-  slot.memory =
-      buffered ? slot.buffer.span().first(read.run.bytes) : read.memory;
+  slot.memory = buffered ? slot.buffer.first(read.run.bytes) : read.memory;
   slot.tries = 0;
   slot.retry_at = absl::ZeroDuration();
   return true;
@@ -244,7 +244,15 @@ Task<absl::Status> UnitReader::State::ReadRuns(uint32_t file,
                                              : options.placed_in_flight);
          have < want; ++have) {
       slots.push_back({});
-      if (buffered) slots.back().buffer = AlignedBuffer(options.read_bytes_max);
+      if (!buffered) continue;
+      Slot& slot = slots.back();
+      if (options.memory.empty()) {
+        slot.owned = AlignedBuffer(options.read_bytes_max);
+        slot.buffer = slot.owned.span();
+      } else {
+        slot.buffer = options.memory.subspan(have * options.read_bytes_max,
+                                             options.read_bytes_max);
+      }
     }
   }
   absl::Status failed;
@@ -262,17 +270,19 @@ Task<absl::Status> UnitReader::State::ReadRuns(uint32_t file,
     for (Slot& slot : slots) {
       if (slot.op && is_ready(slot)) Finish(file, slot, sink, &failed);
       if (slot.run && !slot.op && !go_on()) slot.run.reset();
-      if (!slot.run && go_on()) TakeRead(slot);
+      if (slot.lent && lent_passed(*slot.lent)) slot.lent.reset();
+      if (!slot.run && !slot.lent && go_on()) TakeRead(slot);
       if (slot.run && !slot.op && is_due(slot)) {
         ++slot.tries;
         slot.op = io->Read(file_id, slot.run->offset, slot.memory);
       }
-      busy += slot.run.has_value();
+      busy += slot.run.has_value() || slot.lent.has_value();
     }
     if (busy == 0) break;
     Until any([&] {
       for (const Slot& slot : slots) {
         if (slot.run && (slot.op ? is_ready(slot) : is_due(slot))) return true;
+        if (slot.lent && lent_passed(*slot.lent)) return true;
       }
       return false;
     });
@@ -361,6 +371,12 @@ Task<absl::Status> UnitReader::Read(std::vector<FileWant> wants, Sink sink) {
 
 void UnitReader::SetGate(std::function<bool()> gate) {
   state_->gate = std::move(gate);
+}
+
+void UnitReader::SetLending(std::function<uint64_t()> event,
+                            std::function<bool(uint64_t)> passed) {
+  state_->lend = std::move(event);
+  state_->lent_passed = std::move(passed);
 }
 
 void UnitReader::Cancel() { state_->cancelled = true; }

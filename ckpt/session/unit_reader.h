@@ -38,6 +38,9 @@
 namespace holdfast::ckpt {
 
 struct UnitReaderOptions {
+  // Reads go into this memory, cut into read_bytes_max; it outlives the reader.
+  // Empty: the reader takes its own.
+  std::span<std::byte> memory;
   size_t read_bytes_max = size_t{4} << 20;  // at least kUnitBytesMax
   int reads_in_flight = 4;
   // Beside them, reads of one unit straight into place. 32 MiB in flight keep
@@ -112,6 +115,12 @@ class UnitReader {
   // says so: for a sink that is full for a while. Nothing is read meanwhile
   // beyond reads_in_flight.
   void SetGate(std::function<bool()> gate);
+
+  // The sink may lend the bytes of a run: `event` is asked when it has had
+  // them, and their memory is not read into before `passed` says so. When Read
+  // returns nothing is lent.
+  void SetLending(std::function<uint64_t()> event,
+                  std::function<bool(uint64_t)> passed);
 
   // Read ends soon, with kAborted.
   void Cancel();

@@ -38,6 +38,11 @@ struct UnitReader::State {
                  options.read_bytes_max % kShardBlockBytes == 0,
              "reads of %d bytes cannot hold a unit", options.read_bytes_max);
     HF_CHECK(options.reads_in_flight > 0, "no read may be in flight");
+    HF_CHECK(options.memory.empty() ||
+                 options.memory.size() >=
+                     options.read_bytes_max * options.reads_in_flight,
+             "%d bytes for %d reads of %d", options.memory.size(),
+             options.reads_in_flight, options.read_bytes_max);
   }
 
   // A read to be made; without `memory` it goes into a slot's buffer.
@@ -46,10 +51,12 @@ struct UnitReader::State {
     std::span<std::byte> memory;
   };
   struct Slot {
-    AlignedBuffer buffer;         // none: for reads that go into place
+    AlignedBuffer owned;
+    std::span<std::byte> buffer;  // none: for reads that go into place
     std::span<std::byte> memory;  // of the run, wherever it is
     std::optional<UnitRead> run;
     Io::Ref op;
+    std::optional<uint64_t> lent;  // until this event has passed
     int tries = 0;
     absl::Duration retry_at;
   };
@@ -131,6 +138,8 @@ struct UnitReader::State {
   Io::Ref index_read;  // begun with the frame
 
   std::function<bool()> gate;
+  std::function<uint64_t()> lend;
+  std::function<bool(uint64_t)> lent_passed;
   bool cancelled = false;
   std::vector<UnitDamage> damage;
   uint64_t bytes_done = 0;

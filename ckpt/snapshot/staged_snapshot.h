@@ -2,15 +2,28 @@
 // somebody else's asynchronous copies.
 //
 // For state that the writer cannot read where it is, such as a GPU's. Arm
-// enqueues one copy a unit into `staging`, pinned memory as large as all units,
-// and the writer takes each unit when its event has passed. The optimizer waits
-// for the copies (the bus), never for the disk.
+// begins copies into an arena that the writer can read, by default as large as
+// all units, and the writer takes each unit when its copy has passed. The
+// optimizer waits for the copies (the bus), never for the disk:
 //
 //   copies     0==1==2==3==4==
 //   written       0=====1=====2=====3=====
 //   optimizer              ^ may store into 0 to 4 from here on
 //
-// Threads: Arm on the step thread; Passed is called from both.
+// A smaller arena is a ring: a copy begins when the units of an earlier one
+// have been written, and then the optimizer may wait for the disk too, for
+// units that are not copied yet.
+//
+//   waiting -> begun -> passed      Arm begins the first copies, EndUnit the
+//                                   later ones; who asks first sees one pass
+//
+// Nobody stops a copy. After Poison, or Release in the middle of a save, those
+// under way go on into memory that nobody reads, and the next save's begin
+// behind them.
+//
+// Threads: as snapshot.h says. Memory: tables of 60 bytes a copy, taken by the
+//     constructor. Cost: TryWrite asks for each copy once until it has passed,
+//     then it is a binary search and an atomic load.
 
 #ifndef HOLDFAST_CKPT_SNAPSHOT_STAGED_SNAPSHOT_H_
 #define HOLDFAST_CKPT_SNAPSHOT_STAGED_SNAPSHOT_H_
@@ -25,34 +38,19 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "ckpt/base/clock.h"
+#include "ckpt/snapshot/async_copier.h"
+#include "ckpt/snapshot/copy_plan.h"
 #include "ckpt/snapshot/snapshot.h"
 
 namespace holdfast::ckpt {
 
-// The device, as far as a snapshot needs one.
-class AsyncCopier {
- public:
-  virtual ~AsyncCopier() = default;
-
-  // Enqueues a copy of bytes [offset, offset + to.size()) of a region to `to`,
-  // behind all work on the state that was enqueued before. Returns its event.
-  virtual uint64_t BeginCopy(uint32_t region, uint64_t offset,
-                             std::span<std::byte> to) = 0;
-
-  // The copy is complete and visible to every thread of the host. Never blocks;
-  // any thread.
-  virtual bool Passed(uint64_t event) = 0;
-};
-
 class StagedSnapshot final : public Snapshot {
  public:
-  // Bytes of staging that `units` need.
-  static uint64_t StagingBytes(std::span<const SnapshotUnit> units);
-
-  // `staging` (at least StagingBytes, page aligned) and `copier` outlive the
-  // snapshot. `regions` is their number.
-  StagedSnapshot(std::vector<SnapshotUnit> units, size_t regions,
-                 std::span<std::byte> staging, AsyncCopier& copier);
+  // `plan` is of `units`; `arena`, from the copier, has the plan's bytes.
+  // `regions` is their number. All outlive the snapshot.
+  StagedSnapshot(std::vector<SnapshotUnit> units, size_t regions, CopyPlan plan,
+                 std::span<std::byte> arena, AsyncCopier& copier, Clock& clock);
 
   void Arm() override;
   bool TryWrite(uint32_t region, uint64_t offset, uint64_t bytes) override;
@@ -67,20 +65,38 @@ class StagedSnapshot final : public Snapshot {
   void Release() override;
 
  private:
-  bool Staged(size_t unit);
+  enum State : uint32_t { kWaiting, kBegun, kPassed };
+  struct Copy {
+    std::atomic<uint32_t> state{kWaiting};
+    uint64_t event = 0;       // written before kBegun, read after
+    uint32_t slot = 0;        // as `event`
+    uint32_t units_left = 0;  // ckpt thread
+  };
+
+  // As many as there are free slots for. Step thread in Arm, then ckpt thread.
+  void BeginCopies();
+  // Any thread. A copy of a device that has failed never passes; it poisons.
+  bool Passed(size_t copy);
+  // The copy's bytes in the arena.
+  std::span<std::byte> Place(size_t copy) const;
 
   const std::vector<SnapshotUnit> units_;
-  const UnitIndex index_;
-  const std::span<std::byte> staging_;
+  const CopyPlan plan_;
+  const UnitIndex index_;  // of copies
+  const std::span<std::byte> arena_;
   AsyncCopier& copier_;
+  Clock& clock_;
 
-  std::vector<uint64_t> staging_offsets_;
-  std::vector<uint64_t> events_;  // written by Arm
-  std::unique_ptr<std::atomic<bool>[]> staged_;
+  std::unique_ptr<Copy[]> copies_;
+  size_t next_copy_ = 0;              // to be begun
+  std::vector<uint32_t> free_slots_;  // its end is taken next
+
   std::atomic<bool> armed_{false};
   std::atomic<bool> poisoned_{false};
   mutable std::mutex why_lock_;
   absl::Status why_;  // guarded by why_lock_
+  std::atomic<uint64_t> bytes_copied_{0};
+  std::atomic<int64_t> copy_ns_{0};
   std::atomic<int64_t> wait_ns_{0};
 };
 

@@ -20,6 +20,7 @@
 #include "ckpt/snapshot/staged_snapshot.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/late_copier.h"
 #include "tests/support/sim_clock.h"
 #include "tests/support/sim_layout.h"
 
@@ -277,19 +278,13 @@ TEST_F(SaveWriterTest, AStorageThatFallsSilentIsGivenUp) {
 }
 
 // Copies that never come, as of a device that hangs.
-class NeverCopier : public AsyncCopier {
- public:
-  uint64_t BeginCopy(uint32_t, uint64_t, std::span<std::byte>) override {
-    return 1;
-  }
-  bool Passed(uint64_t) override { return false; }
-};
-
 TEST_F(SaveWriterTest, ASnapshotThatHandsOutNothingIsGivenUp) {
-  NeverCopier copier;
+  tests::LateCopier copier(regions_);
   const std::vector<SnapshotUnit> units = plans_.SnapshotUnits();
-  AlignedBuffer staging(StagedSnapshot::StagingBytes(units));
-  StagedSnapshot staged(units, regions_.size(), staging.span(), copier);
+  CopyPlan copies = PlanCopies(units, 0);
+  const auto arena = copier.TakeMemory(copies.arena_bytes);
+  StagedSnapshot staged(units, regions_.size(), std::move(copies), *arena,
+                        copier, clock_);
   SaveWriter writer(env_, &plans_, &staged, {});
   staged.Arm();
   writer.Start(1, "checkpoints/x", {{}, {5, 1, 1}, 0, 1});
