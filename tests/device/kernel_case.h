@@ -63,6 +63,10 @@ void ExpectClose(const std::vector<T>& got, const std::vector<T>& expected,
   }
 }
 
+inline bool HasSpeed(const kernels::Device& device) {
+  return device.name() == "cuda";
+}
+
 // Fewer where only the tests themselves are tried.
 inline int64_t Many(int64_t count) {
   return TestDeviceIsFake() ? count / 16 : count;

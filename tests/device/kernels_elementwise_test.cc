@@ -103,7 +103,7 @@ TEST_F(KernelsOnDevice_Elementwise, ManyElements) {
 }
 
 TEST_F(KernelsOnDevice_Elementwise, Bandwidth) {
-  if (TestDeviceIsFake()) GTEST_SKIP() << "a fake device has no speed";
+  if (!HasSpeed(device())) GTEST_SKIP() << "no GPU to measure";
   constexpr int64_t kCount = int64_t{1} << 27;
   Zeros zeros(device());
   Bf16* const x = zeros.Of<Bf16>(kCount);

@@ -64,7 +64,7 @@ TEST_F(KernelsOnDevice_Rope, HeadsOfModels) {
 }
 
 TEST_F(KernelsOnDevice_Rope, Bandwidth) {
-  if (TestDeviceIsFake()) GTEST_SKIP() << "a fake device has no speed";
+  if (!HasSpeed(device())) GTEST_SKIP() << "no GPU to measure";
   const int64_t heads = 40;
   const RopeArgs<Bf16> base = {.stride = heads * 64,
                                .sequences = 8,

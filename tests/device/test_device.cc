@@ -13,6 +13,7 @@
 #include "kernels/device_plugin.h"
 #include "kernels/fake_device.h"
 #include "nlohmann/json.hpp"
+#include "tests/support/gpu_kernels_on_host.h"
 
 namespace holdfast::tests {
 namespace {
@@ -41,12 +42,14 @@ class SkipReason : public testing::EmptyTestEventListener {
   std::string reason_;
 };
 
+std::string_view TestDeviceName() {
+  const char* const name = std::getenv("HOLDFAST_TEST_DEVICE");
+  return name == nullptr ? "cuda" : name;
+}
+
 }  // namespace
 
-bool TestDeviceIsFake() {
-  const char* const name = std::getenv("HOLDFAST_TEST_DEVICE");
-  return name != nullptr && std::string_view(name) == "fake";
-}
+bool TestDeviceIsFake() { return TestDeviceName() == "fake"; }
 
 absl::StatusOr<std::unique_ptr<kernels::Device>> OpenTestDevice() {
   if (TestDeviceIsFake()) {
@@ -54,6 +57,7 @@ absl::StatusOr<std::unique_ptr<kernels::Device>> OpenTestDevice() {
     options.device_bytes = size_t{256} << 20;
     return kernels::NewFakeDevice(options);
   }
+  if (TestDeviceName() == "host") return NewGpuKernelsOnHost();
   const absl::StatusOr<kernels::DevicePlugin*> plugin =
       kernels::LoadDevicePlugin("cuda");
   if (!plugin.ok()) return plugin.status();

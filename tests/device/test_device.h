@@ -2,7 +2,8 @@
 // figures that it leaves.
 //
 // HOLDFAST_TEST_DEVICE is "cuda" (the default: GPU 0, by the plug-in beside the
-// program) or "fake", which tries the tests themselves where there is no GPU.
+// program), "fake", which tries the tests themselves where there is no GPU, or
+// "host": the GPU's kernels, which the host runs (slowly), to try tolerances.
 
 #ifndef HOLDFAST_TESTS_DEVICE_TEST_DEVICE_H_
 #define HOLDFAST_TESTS_DEVICE_TEST_DEVICE_H_
