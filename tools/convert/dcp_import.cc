@@ -55,7 +55,7 @@ absl::StatusOr<ImportedState> OpenDcp(const ImportRequest& request) {
                      std::tie(b.item.name, b.item.kind);
             });
   HF_RETURN_IF_ERROR(
-      keys.CheckAllMapped("what fits an item (at most four dimensions)"));
+      keys.CheckAllMapped("what an item can hold (at most four dimensions)"));
   ImportedState state;
   HF_RETURN_IF_ERROR(NoteChecksums(*directory, &state.notes));
   HF_ASSIGN_OR_RETURN(

@@ -167,10 +167,10 @@ absl::Status DcpKeys::CheckAllMapped(std::string_view what) const {
   constexpr size_t kShown = 20;
   if (count > kShown) open.resize(kShown);
   return absl::InvalidArgumentError(absl::StrFormat(
-      "%s has %d keys that are nothing of %s: %s%s; give each up by "
+      "%s has %d %s nothing of %s: %s%s; give each up by "
       "--ignore KEY, or many by --ignore 'BEGINNING*'",
-      path_, count, what, absl::StrJoin(open, ", "),
-      count > kShown ? ", ..." : ""));
+      path_, count, count == 1 ? "key that is" : "keys that are", what,
+      absl::StrJoin(open, ", "), count > kShown ? ", ..." : ""));
 }
 
 absl::StatusOr<std::optional<double>> ReadDcpNumber(DcpDirectory& directory,

@@ -250,8 +250,7 @@ absl::StatusOr<int> PlanOnly(const ReshardOptions& options) {
       {"reads", absl::StrFormat("about %s, each stored byte about once",
                                 CountText(reads.reads))},
       {"work",
-       absl::StrFormat("%s windows in %s rounds, %d threads, %s of "
-                       "buffers",
+       absl::StrFormat("windows %s, rounds %s, %d threads, %s of buffers",
                        CountText(plan.windows.size()),
                        CountText(plan.rounds.size()), prepared.share.threads,
                        BytesText(prepared.share.bytes_planned))}};
