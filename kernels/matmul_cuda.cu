@@ -68,13 +68,6 @@ cublasStatus_t Set(Setter* setter, const Object& object, Attribute attribute,
   return setter(object.get(), attribute, &value, sizeof value);
 }
 
-Layout MakeLayout(cudaDataType_t type, const ColumnMajor& matrix) {
-  cublasLtMatrixLayout_t made = nullptr;
-  cublasLtMatrixLayoutCreate(&made, type, static_cast<uint64_t>(matrix.rows),
-                             static_cast<uint64_t>(matrix.columns), matrix.ld);
-  return Layout(made);
-}
-
 // Every status of the library's is looked at: `failed` keeps the first.
 cublasStatus_t Choose(cublasLtHandle_t handle, const CudaMatmulPlan& plan,
                       Chosen* chosen) {
@@ -97,9 +90,16 @@ cublasStatus_t Choose(cublasLtHandle_t handle, const CudaMatmulPlan& plan,
            CUBLASLT_MATMUL_DESC_TRANSA, x));
   keep(Set(cublasLtMatmulDescSetAttribute, chosen->operation,
            CUBLASLT_MATMUL_DESC_TRANSB, y));
-  chosen->x = MakeLayout(in, plan.x);
-  chosen->y = MakeLayout(in, plan.y);
-  chosen->d = MakeLayout(out, plan.d);
+  const auto make_layout = [&](cudaDataType_t type, const ColumnMajor& matrix) {
+    cublasLtMatrixLayout_t made = nullptr;
+    keep(cublasLtMatrixLayoutCreate(
+        &made, type, static_cast<uint64_t>(matrix.rows),
+        static_cast<uint64_t>(matrix.columns), matrix.ld));
+    return Layout(made);
+  };
+  chosen->x = make_layout(in, plan.x);
+  chosen->y = make_layout(in, plan.y);
+  chosen->d = make_layout(out, plan.d);
 
   cublasLtMatmulPreference_t made = nullptr;
   keep(cublasLtMatmulPreferenceCreate(&made));
