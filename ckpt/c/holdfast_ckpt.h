@@ -180,7 +180,8 @@ HF_CKPT_API hf_ckpt_code hf_ckpt_group_local(const char* dir, int32_t rank,
 // not listened to; nothing is encrypted, as inside a cluster.
 typedef struct hf_ckpt_listener hf_ckpt_listener;
 
-// `host`: a numeric address of this machine that the others reach, "10.0.0.3".
+// `host`: a numeric address of this machine that the others reach, "10.0.0.3";
+// "0.0.0.0" and "::" are refused, since nobody reaches them.
 HF_CKPT_API hf_ckpt_code hf_ckpt_listen(const char* host,
                                         hf_ckpt_listener** listener);
 // "10.0.0.3:40123". Stays until hf_ckpt_listener_free.

@@ -68,6 +68,7 @@ class LocalEndpoints final : public StreamEndpoints {
   }
 
   std::string HostOf(int) const override { return host_; }
+  std::string PlaceOf(int rank) const override { return PathOf(dir_, rank); }
   const std::string& place() const override { return path_; }
 
  private:

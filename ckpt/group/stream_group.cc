@@ -144,10 +144,15 @@ class StreamGroup final : public Group {
           send(out.fd, frame.data() + out.sent, frame.size() - out.sent,
                MSG_NOSIGNAL | MSG_DONTWAIT);
       if (moved < 0) {
-        if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return;
+        const int error = errno;
+        if (error == EAGAIN || error == EWOULDBLOCK || error == EINTR) return;
         // To the caller the same as silence: the deadline finds out.
-        HF_LOG_WARNING("checkpoint group: rank %d is gone: %s", to,
-                       std::generic_category().message(errno));
+        HF_LOG_WARNING(
+            "checkpoint group: rank %d at %s is gone: %s; nothing more is sent "
+            "to it. Look at its log and at the network in between; saves fail "
+            "until the job is started again",
+            to, endpoints_->PlaceOf(to),
+            std::generic_category().message(error));
         close(out.fd);
         out = {.gone = true};
         return;
@@ -210,7 +215,19 @@ class StreamGroup final : public Group {
         recv(in->fd, scratch_.data(), scratch_.size(), MSG_DONTWAIT);
     if (moved == 0) return false;
     if (moved < 0) {
-      return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
+      const int error = errno;
+      if (error == EAGAIN || error == EWOULDBLOCK || error == EINTR) {
+        return true;
+      }
+      if (in->greeted) {
+        HF_LOG_WARNING(
+            "checkpoint group: the stream of rank %d at %s broke: %s; nothing "
+            "more is heard of it. Look at its log and at the network in "
+            "between; saves fail until the job is started again",
+            Index(in->peer), endpoints_->PlaceOf(Index(in->peer)),
+            std::generic_category().message(error));
+      }
+      return false;
     }
     in->bytes.insert(in->bytes.end(), scratch_.begin(),
                      scratch_.begin() + moved);

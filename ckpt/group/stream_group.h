@@ -5,7 +5,10 @@
 // (local_group.h) or TCP (tcp_group.h). The first bytes of a stream say who
 // sends, and a secret that all ranks know; a stream without it is closed.
 //
-// A rank that is gone is dead: what is sent to it vanishes.
+// A rank that is gone, or whose stream broke, is dead: what is sent to it
+// vanishes, and there is no second stream to it. A message that may or may not
+// have arrived is worse than none: the jobs above end, and go on from what is
+// committed when they are started again.
 //
 // Thread: the owner's. Memory: each message under way is held once.
 
@@ -28,6 +31,8 @@ class StreamEndpoints {
   // May whoever has connected be listened to?
   virtual bool Trusts(int fd) const = 0;
   virtual std::string HostOf(int rank) const = 0;
+  // Where that rank listens, for messages.
+  virtual std::string PlaceOf(int rank) const = 0;
   // Where this rank listens, for messages.
   virtual const std::string& place() const = 0;
 };

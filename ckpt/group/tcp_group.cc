@@ -28,6 +28,20 @@ struct Endpoint {
   std::string host;
 };
 
+// Of every interface, and so of none that others could connect to.
+bool IsUnspecified(const Endpoint& endpoint) {
+  if (endpoint.address.ss_family == AF_INET) {
+    const auto* in = reinterpret_cast<const sockaddr_in*>(&endpoint.address);
+    return in->sin_addr.s_addr == htonl(INADDR_ANY);
+  }
+  const auto* in6 = reinterpret_cast<const sockaddr_in6*>(&endpoint.address);
+  if (IN6_IS_ADDR_UNSPECIFIED(&in6->sin6_addr)) return true;
+  in_addr mapped{};
+  std::memcpy(&mapped, in6->sin6_addr.s6_addr + 12, sizeof(mapped));
+  return IN6_IS_ADDR_V4MAPPED(&in6->sin6_addr) &&
+         mapped.s_addr == htonl(INADDR_ANY);
+}
+
 // A numeric host and port; no name is looked up.
 absl::StatusOr<Endpoint> Parse(const std::string& host,
                                const std::string& port) {
@@ -47,6 +61,13 @@ absl::StatusOr<Endpoint> Parse(const std::string& host,
   std::memcpy(&endpoint.address, found->ai_addr, found->ai_addrlen);
   endpoint.host = host;
   freeaddrinfo(found);
+  if (IsUnspecified(endpoint)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "checkpoint group: '%s' stands for all addresses of this machine; the "
+        "other ranks need one that they can connect to, such as the one that "
+        "`hostname -I` names first",
+        host));
+  }
   return endpoint;
 }
 
@@ -76,8 +97,11 @@ int NewSocket(const Endpoint& endpoint) {
 
 class TcpEndpoints final : public StreamEndpoints {
  public:
-  TcpEndpoints(std::vector<Endpoint> endpoints, std::string place)
-      : endpoints_(std::move(endpoints)), place_(std::move(place)) {}
+  TcpEndpoints(std::vector<Endpoint> endpoints, std::vector<std::string> places,
+               int rank)
+      : endpoints_(std::move(endpoints)),
+        places_(std::move(places)),
+        rank_(rank) {}
 
   int Connect(int to) override {
     const Endpoint& endpoint = endpoints_[to];
@@ -97,11 +121,13 @@ class TcpEndpoints final : public StreamEndpoints {
 
   bool Trusts(int) const override { return true; }  // the secret decides
   std::string HostOf(int rank) const override { return endpoints_[rank].host; }
-  const std::string& place() const override { return place_; }
+  std::string PlaceOf(int rank) const override { return places_[rank]; }
+  const std::string& place() const override { return places_[rank_]; }
 
  private:
   const std::vector<Endpoint> endpoints_;
-  const std::string place_;
+  const std::vector<std::string> places_;  // "10.0.0.3:40123", by rank
+  const int rank_;
 };
 
 }  // namespace
@@ -170,10 +196,9 @@ absl::StatusOr<std::unique_ptr<Group>> OpenTcpGroup(
     HF_ASSIGN_OR_RETURN(Endpoint endpoint, ParseAddress(address));
     endpoints.push_back(std::move(endpoint));
   }
-  const std::string place = listener->address();
   return MakeStreamGroup(
       rank, size, std::move(secret), listener->Release(),
-      std::make_unique<TcpEndpoints>(std::move(endpoints), place));
+      std::make_unique<TcpEndpoints>(std::move(endpoints), addresses, rank));
 }
 
 }  // namespace holdfast::ckpt

@@ -27,7 +27,8 @@ namespace holdfast::ckpt {
 class TcpListener {
  public:
   // `host`: a numeric address of this machine, that the others reach
-  // ("10.0.0.3", "fd00::3"). The port is the system's choice.
+  // ("10.0.0.3", "fd00::3"); not "0.0.0.0" or "::", which nobody reaches. The
+  // port is the system's choice.
   static absl::StatusOr<TcpListener> Open(const std::string& host);
 
   TcpListener(TcpListener&& other) noexcept;

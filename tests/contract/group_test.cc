@@ -236,16 +236,25 @@ TEST(TcpGroupTest, ARankThatIsGoneHoldsNobody) {
   ASSERT_TRUE(zero.ok()) << zero.status();
   listeners->pop_back();  // nobody listens there any more
   const std::vector<std::byte> body(1 << 20);
+  testing::internal::CaptureStderr();
   for (int i = 0; i < 50; ++i) {
     (*zero)->Send(Rank{1}, {1, 1, 1}, body);
     EXPECT_FALSE((*zero)->Poll().has_value());
   }
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, testing::HasSubstr("rank 1 at " + addresses[1]));
+  EXPECT_THAT(said, testing::HasSubstr("until the job is started again"));
 }
 
 TEST(TcpGroupTest, RefusesWhatCannotBe) {
   using absl::StatusCode;
   EXPECT_EQ(TcpListener::Open("node17").status().code(),
             StatusCode::kInvalidArgument);
+  for (const char* any : {"0.0.0.0", "::", "::ffff:0.0.0.0"}) {
+    const absl::Status status = TcpListener::Open(any).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << any;
+    EXPECT_THAT(status.message(), testing::HasSubstr("all addresses"));
+  }
   // An address of documentation (RFC 5737), of no machine.
   EXPECT_FALSE(TcpListener::Open("192.0.2.1").ok());
   auto listener = TcpListener::Open("127.0.0.1");
@@ -260,6 +269,8 @@ TEST(TcpGroupTest, RefusesWhatCannotBe) {
   EXPECT_EQ(code(0, {"127.0.0.1:1"}, kSecret), StatusCode::kInvalidArgument);
   EXPECT_EQ(code(0, {own, "127.0.0.1"}, kSecret), StatusCode::kInvalidArgument);
   EXPECT_EQ(code(0, {own, "node17:80"}, kSecret), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(0, {own, "0.0.0.0:80"}, kSecret),
+            StatusCode::kInvalidArgument);
   EXPECT_EQ(code(0, {own}, "short"), StatusCode::kInvalidArgument);
   EXPECT_EQ(code(0, {own}, kSecret), StatusCode::kOk);
 }
