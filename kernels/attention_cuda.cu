@@ -9,6 +9,7 @@
 #include "kernels/attention.h"
 #include "kernels/check.h"
 #include "kernels/cuda_attention.h"
+#include "kernels/cuda_attention_backward.h"
 #include "kernels/cuda_attention_forward.h"
 #include "kernels/cuda_attention_plain.h"
 #include "kernels/cuda_attention_plain_backward.h"
@@ -67,13 +68,15 @@ bool OnSixteenBytes(int64_t head_dim, std::initializer_list<Matrix> matrices) {
   return on;
 }
 
-void CheckWidth(const AttentionShape& shape) {
-  KERNEL_CHECK(
-      shape.head_dim <= kCudaHeadDimMax &&
-          shape.positions < (int64_t{1} << 31) - kAttentionTile,
-      "attention on a GPU takes heads of up to %d elements and has %d, "
-      "of %d positions",
-      kCudaHeadDimMax, shape.head_dim, shape.positions);
+// The kernels count rows, and rows times heads, in 32 bits.
+void CheckSizes(const AttentionShape& shape) {
+  KERNEL_CHECK(shape.head_dim <= kCudaHeadDimMax,
+               "attention on a GPU takes heads of up to %d elements, not %d",
+               kCudaHeadDimMax, shape.head_dim);
+  KERNEL_CHECK(shape.sequences * shape.positions * shape.heads <
+                   (int64_t{1} << 31) - kAttentionTile,
+               "attention on a GPU: %d sequences of %d positions, %d heads",
+               shape.sequences, shape.positions, shape.heads);
 }
 
 template <typename T, int kWidth>
@@ -90,11 +93,21 @@ void PlainBackward(CudaStream& stream, const AttentionBackwardArgs<T>& args,
                                                                .delta = delta});
 }
 
+template <int kHeadDim>
+void WarpsBackward(CudaStream& stream, const AttentionBackwardArgs<Bf16>& args,
+                   const float* delta) {
+  LaunchWarps(stream,
+              AttentionBackwardBlock<QueryGradientTiles<kHeadDim>, false>{
+                  .args = args, .delta = delta});
+  LaunchWarps(stream, AttentionBackwardBlock<KeyGradientTiles<kHeadDim>, true>{
+                          .args = args, .delta = delta});
+}
+
 }  // namespace
 
 template <typename T>
 void AttentionForwardCuda(CudaStream& stream, const AttentionArgs<T>& args) {
-  CheckWidth(args.shape);
+  CheckSizes(args.shape);
   const int64_t head_dim = args.shape.head_dim;
   if constexpr (std::is_same_v<T, Bf16>) {
     if (head_dim <= 128 &&
@@ -125,7 +138,7 @@ template <typename T>
 void AttentionBackwardCuda(CudaStream& stream,
                            const AttentionBackwardArgs<T>& args) {
   const AttentionShape& shape = args.shape;
-  CheckWidth(shape);
+  CheckSizes(shape);
   const int64_t rows = shape.sequences * shape.positions * shape.heads;
   if (rows == 0) return;
   float* const delta = stream.Scratch<float>(rows);
@@ -136,6 +149,23 @@ void AttentionBackwardCuda(CudaStream& stream,
   } else {
     LaunchBlocks(stream,
                  AttentionDelta<T, false>{.args = args, .delta = delta});
+  }
+  if constexpr (std::is_same_v<T, Bf16>) {
+    if (shape.head_dim <= 128 &&
+        OnSixteenBytes<T>(shape.head_dim, {{args.q, args.q_stride},
+                                           {args.k, args.k_stride},
+                                           {args.v, args.v_stride},
+                                           {args.dout, args.dout_stride},
+                                           {args.dq, args.dq_stride},
+                                           {args.dk, args.dk_stride},
+                                           {args.dv, args.dv_stride}})) {
+      if (shape.head_dim <= 64) {
+        WarpsBackward<64>(stream, args, delta);
+      } else {
+        WarpsBackward<128>(stream, args, delta);
+      }
+      return;
+    }
   }
   if (shape.head_dim <= 64) {
     PlainBackward<T, 64>(stream, args, delta);

@@ -40,7 +40,10 @@ struct AttentionForwardBlock {
     block.Part(states, [&](Warp& warp, State& state) {
       warp.ForEachLane([&](int lane) { state.Clear(lane); });
       attention::LoadTile<Tiles, Tiles::kRows>(
-          warp, kQueries, place.q + place.first_row * args.q_stride,
+          warp, kQueries,
+          args.q +
+              int64_t{place.row_of_sequence + place.first_row} * args.q_stride +
+              place.head * place.head_dim,
           args.q_stride, place.positions - place.first_row, place.head_dim);
       LoadKeys(warp, place, 0);
     });
@@ -88,12 +91,10 @@ struct AttentionForwardBlock {
 
   // The block's head and tile.
   struct Place {
-    const Bf16* q;
-    const Bf16* k;
-    const Bf16* v;
-    int64_t row_of_sequence;
-    int64_t lse_at;
+    int row_of_sequence;
+    int lse_at;
     int head;
+    int kv_column;
     int first_row;
     int positions;
     int head_dim;
@@ -102,17 +103,15 @@ struct AttentionForwardBlock {
       const AttentionShape& shape = args.shape;
       const int heads = static_cast<int>(shape.heads);
       const int group = heads / static_cast<int>(shape.kv_heads);
-      const int64_t sequence = x / heads;
-      const int64_t kv_head = x % heads / group;
+      const int sequence = x / heads;
+      const int kv_head = x % heads / group;
       head = x % heads;
-      row_of_sequence = sequence * shape.positions;
-      q = args.q + row_of_sequence * args.q_stride + head * shape.head_dim;
-      k = args.k + row_of_sequence * args.k_stride + kv_head * shape.head_dim;
-      v = args.v + row_of_sequence * args.v_stride + kv_head * shape.head_dim;
-      lse_at = x * shape.positions;
-      first_row = tile * Tiles::kRows;
       positions = static_cast<int>(shape.positions);
       head_dim = static_cast<int>(shape.head_dim);
+      row_of_sequence = sequence * positions;
+      kv_column = kv_head * head_dim;
+      lse_at = x * positions;
+      first_row = tile * Tiles::kRows;
     }
   };
 
@@ -122,12 +121,15 @@ struct AttentionForwardBlock {
 
   HF_BLOCK_CODE void LoadKeys(Warp& warp, const Place& place, int tile) const {
     const int first = tile * Tiles::kStreamed;
+    const int64_t row = place.row_of_sequence + first;
+    const Bf16* const k = args.k + row * args.k_stride + place.kv_column;
+    const Bf16* const v = args.v + row * args.v_stride + place.kv_column;
     attention::LoadTile<Tiles, Tiles::kStreamed>(
-        warp, Buffer(kKeys, tile), place.k + first * args.k_stride,
-        args.k_stride, place.positions - first, place.head_dim);
+        warp, Buffer(kKeys, tile), k, args.k_stride, place.positions - first,
+        place.head_dim);
     attention::LoadTile<Tiles, Tiles::kStreamed>(
-        warp, Buffer(kValues, tile), place.v + first * args.v_stride,
-        args.v_stride, place.positions - first, place.head_dim);
+        warp, Buffer(kValues, tile), v, args.v_stride, place.positions - first,
+        place.head_dim);
   }
 
   HF_BLOCK_CODE void AddTile(Warp& warp, const Place& place, int tile,
@@ -142,6 +144,7 @@ struct AttentionForwardBlock {
     if (first_column + Tiles::kStreamed - 1 > first_row) {
       Mask(warp, first_row, first_column, scores);
     }
+    warp.ForgetLane();
     Exponentiate(warp, args.shape.scale * attention::kLog2OfE, scores, state);
     attention::AddWeightedRows<Tiles>(warp, scores, Buffer(kValues, tile),
                                       state.out);

@@ -40,8 +40,9 @@ inline constexpr int kWarpLanes = 32;
 // Shared memory is addressed in bytes from the start of the block's.
 using SharedOffset = uint32_t;
 
-// 16 bytes on their way to shared memory, aligned to 16 bytes; zeros if `valid`
-// is false, and then `from` may point anywhere: it is not read.
+// 16 bytes or a word of 4 on their way to shared memory, aligned to their size;
+// zeros if `valid` is false, and then `from` may point anywhere: it is not
+// read.
 struct SharedCopy {
   SharedOffset to = 0;
   const void* from = nullptr;
@@ -51,6 +52,10 @@ struct SharedCopy {
 // What a lane moves at once where it can.
 struct [[gnu::may_alias]] alignas(16) SixteenBytes {
   uint32_t words[4];
+};
+
+struct alignas(8) TwoFloats {
+  float at[2];
 };
 
 // The product of one instruction, mma.m16n8k16 (PTX ISA, "Matrix Fragments for

@@ -117,6 +117,16 @@ class Warp {
                  : "memory");
   }
 
+  template <typename CopyOfLane>
+  __device__ __forceinline__ void CopyWordsInBackground(
+      const CopyOfLane& copy_of_lane) const {
+    const SharedCopy copy = copy_of_lane(lane_);
+    asm volatile(
+        "cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(window_ + copy.to),
+        "l"(__cvta_generic_to_global(copy.from)), "r"(copy.valid ? 4 : 0)
+        : "memory");
+  }
+
   __device__ __forceinline__ void WaitForCopies() const {
     asm volatile("cp.async.wait_all;" ::: "memory");
   }

@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "kernels/bf16.h"
@@ -174,28 +175,23 @@ class Warp {
     }
   }
 
-  // cp.async of 16 bytes by each lane.
+  // cp.async by each lane.
   template <typename CopyOfLane>
   void CopyInBackground(const CopyOfLane& copy_of_lane) {
-    std::array<SharedOffset, kWarpLanes> offsets;
-    for (int lane = 0; lane < kWarpLanes; ++lane) {
-      const SharedCopy copy = copy_of_lane(lane);
-      KERNEL_CHECK(reinterpret_cast<uintptr_t>(copy.from) % 16 == 0,
-                   "a copy from %p", copy.from);
-      offsets[lane] = copy.to;
-      std::fill_n(shared_->At(copy.to, 16), 16, SharedMemoryOnHost::kPoison);
-      copies_.push_back(copy);
-    }
-    shared_->CountTurns(offsets, 16);
+    Start<16>(copy_of_lane);
+  }
+  template <typename CopyOfLane>
+  void CopyWordsInBackground(const CopyOfLane& copy_of_lane) {
+    Start<4>(copy_of_lane);
   }
 
   void WaitForCopies() {
-    for (const SharedCopy& copy : copies_) {
-      std::byte* to = shared_->At(copy.to, 16);
+    for (const auto& [copy, bytes] : copies_) {
+      std::byte* to = shared_->At(copy.to, bytes);
       if (copy.valid) {
-        std::memcpy(to, copy.from, 16);
+        std::memcpy(to, copy.from, static_cast<size_t>(bytes));
       } else {
-        std::fill_n(to, 16, std::byte{0});
+        std::fill_n(to, bytes, std::byte{0});
       }
     }
     copies_.clear();
@@ -239,6 +235,22 @@ class Warp {
   }
 
  private:
+  template <int kBytes, typename CopyOfLane>
+  void Start(const CopyOfLane& copy_of_lane) {
+    std::array<SharedOffset, kWarpLanes> offsets;
+    for (int lane = 0; lane < kWarpLanes; ++lane) {
+      const SharedCopy copy = copy_of_lane(lane);
+      KERNEL_CHECK(
+          !copy.valid || reinterpret_cast<uintptr_t>(copy.from) % kBytes == 0,
+          "a copy from %p", copy.from);
+      offsets[lane] = copy.to;
+      std::fill_n(shared_->At(copy.to, kBytes), kBytes,
+                  SharedMemoryOnHost::kPoison);
+      copies_.emplace_back(copy, kBytes);
+    }
+    shared_->CountTurns(offsets, kBytes);
+  }
+
   static float Half(uint32_t word, int which) {
     return ToFloat(Bf16{static_cast<uint16_t>(word >> (16 * which))});
   }
@@ -261,7 +273,7 @@ class Warp {
 
   SharedMemoryOnHost* shared_;
   int index_;
-  std::vector<SharedCopy> copies_;
+  std::vector<std::pair<SharedCopy, int>> copies_;  // And bytes.
 };
 
 template <typename State, int kWarps>
