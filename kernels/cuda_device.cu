@@ -140,7 +140,9 @@ class CudaDeviceImpl final : public CudaDevice {
     MakeCurrent();
     const std::lock_guard lock(mutex_);
     cudaEvent_t event = events_.Take([](cudaEvent_t open) {
-      return cudaEventQuery(open) != cudaErrorNotReady;
+      if (cudaEventQuery(open) != cudaErrorNotReady) return true;
+      cudaGetLastError();  // or the next launch would find it
+      return false;
     });
     if (event == nullptr) {
       KeepLocked(cudaEventCreateWithFlags(
@@ -221,7 +223,8 @@ class CudaDeviceImpl final : public CudaDevice {
 
   void CheckLaunch(const char* operation) override {
     const cudaError_t error = cudaGetLastError();
-    if (error != cudaSuccess) Keep(error, operation);
+    // "Not ready" is an answer that a library asked for and left behind.
+    if (error != cudaErrorNotReady) Keep(error, operation);
   }
 
  protected:

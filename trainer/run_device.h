@@ -40,8 +40,12 @@ absl::StatusOr<RunDevice> OpenRunDevice(const Config& config, int local_rank);
 absl::Status CountSharing(Collectives& world, const std::string& host,
                           RunDevice& device);
 
-// OK when a rank's plan fits in its share of the GPU's free memory. Before any
-// rank allocates.
+// What libraries and kernels take beside the plan, of each rank: cuBLASLt's
+// workspace, scratch of kernels, NCCL's buffers.
+inline constexpr int64_t kGpuReserveBytes = int64_t{512} << 20;
+
+// OK when a rank's plan and the reserve fit in its share of the GPU's free
+// memory. Before any rank allocates.
 absl::Status CheckGpuMemory(const RunDevice& device, const MemoryPlan& plan,
                             int rank, const std::string& host);
 

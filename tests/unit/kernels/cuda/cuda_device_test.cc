@@ -205,6 +205,26 @@ TEST_F(CudaDeviceTest, ALaunchThatWasRefusedIsNamed) {
   EXPECT_THAT(Error(), HasSubstr("AdamW: an illegal memory access"));
 }
 
+TEST_F(CudaDeviceTest, AnEventThatHasNotPassedIsNoErrorOfTheNextLaunch) {
+  Fake().Enqueue(handle(), [] {});
+  const Event first = device_->Record(*stream_);
+  Fake().Enqueue(handle(), [] {});
+  const Event second = device_->Record(*stream_);  // looks whether one is free
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+  EXPECT_FALSE(device_->Query(first));
+  EXPECT_FALSE(device_->Query(second));
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+  const auto side = device_->NewCudaStream(CudaPriority::kHigh);
+  cudaEvent_t event = nullptr;  // a library's own
+  cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  cudaEventRecord(event, handle());
+  EXPECT_EQ(cudaEventQuery(event), cudaErrorNotReady);
+  device_->CheckLaunch("a launch after it");
+  EXPECT_TRUE(device_->status().ok()) << device_->status();
+  device_->Sync(*stream_);
+  cudaEventDestroy(event);
+}
+
 TEST_F(CudaDeviceTest, ScratchIsTheDevicesAndGoesAfterTheWorkThatUsesIt) {
   auto* const stream = static_cast<CudaStream*>(stream_.get());
   char* const small = stream->Scratch<char>(1000);
