@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "ckpt/format/checksum.h"
 #include "ckpt/format/wire.h"
+#include "ckpt/session/run_files.h"
 
 namespace holdfast::ckpt {
 namespace {

@@ -26,8 +26,6 @@
 
 namespace holdfast::ckpt {
 
-inline constexpr char kConversionDir[] = "conversion";
-inline constexpr char kConversionRecordName[] = "conversion/record";
 std::string RoundRecordName(uint32_t round);  // "conversion/round-00012"
 // Of an entry of conversion/, if it is one.
 std::optional<uint32_t> ParseRoundRecord(std::string_view entry);

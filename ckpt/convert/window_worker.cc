@@ -14,6 +14,7 @@
 #include "ckpt/base/while.h"
 #include "ckpt/format/checksum.h"
 #include "ckpt/session/preflight.h"
+#include "ckpt/session/run_files.h"
 #include "ckpt/storage/blocking.h"
 
 namespace holdfast::ckpt {

@@ -284,7 +284,19 @@ Task<absl::StatusOr<Catalog>> ReadCatalog(Io* io) {
         absl::StrFormat("reading the run: %s kept changing under %d readings",
                         kCheckpointsDir, kListingsMax));
   }
-  co_return ClassifyRun(std::move(listing));
+  Catalog catalog = ClassifyRun(std::move(listing));
+  if (catalog.line.empty() && !catalog.claims.empty()) {
+    const auto entries = co_await ListDir(io, kConversionDir);
+    if (!entries.ok() && !absl::IsNotFound(entries.status())) {
+      co_return entries.status();
+    }
+    catalog.is_half_converted =
+        entries.ok() && std::any_of(entries->begin(), entries->end(),
+                                    [](const DirEntry& entry) {
+                                      return entry.name == kConversionRecord;
+                                    });
+  }
+  co_return catalog;
 }
 
 Task<absl::StatusOr<uint32_t>> NewestClaim(Io* io) {

@@ -92,6 +92,10 @@ struct Catalog {
   bool has_committed = false;
   std::string committed_proof;
 
+  // What is there is half the result of a conversion, which goes on when its
+  // command is given again.
+  bool is_half_converted = false;
+
   const CatalogEntry* newest() const {
     return line.empty() ? nullptr : &entries[line.back()];
   }

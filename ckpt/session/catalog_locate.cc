@@ -4,9 +4,11 @@
 
 #include <charconv>
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "ckpt/base/check.h"
 #include "ckpt/base/status_macros.h"
 #include "ckpt/session/io.h"
 #include "ckpt/session/run_files.h"
@@ -34,6 +36,20 @@ bool LooksLikeCheckpoint(const std::string& path) {
          ParseCheckpointDir(named.filename().string()).has_value();
 }
 
+// RUN, of RUN/checkpoints and the like; empty for anything else.
+std::filesystem::path PartOfRun(const std::string& path) {
+  std::error_code error;
+  std::filesystem::path part =
+      std::filesystem::weakly_canonical(std::filesystem::absolute(path), error);
+  if (error) return {};
+  if (!part.has_filename()) part = part.parent_path();
+  const std::string name = part.filename();
+  const std::filesystem::path run = part.parent_path();
+  const bool may_be =
+      name == kCheckpointsDir || name == kOwnersDir || name == kConversionDir;
+  return may_be && Exists(run / kRunIdName) ? run : std::filesystem::path();
+}
+
 std::string Listed(const Catalog& catalog) {
   std::string text;
   for (size_t i = catalog.line.size(); i-- > 0;) {
@@ -42,6 +58,37 @@ std::string Listed(const Catalog& catalog) {
   }
   if (text.empty()) return "it has none";
   return absl::StrFormat("it has steps %s", text);
+}
+
+std::optional<int64_t> StepOf(const std::string& which) {
+  int64_t step = 0;
+  const char* const end = which.data() + which.size();
+  const auto parsed = std::from_chars(which.data(), end, step);
+  if (parsed.ec != std::errc{} || parsed.ptr != end || step < 0) {
+    return std::nullopt;
+  }
+  return step;
+}
+
+// Of "PATH@WHICH".
+struct NamedCheckpoint {
+  std::string path;
+  std::string which;  // "": the newest, or `path` itself
+};
+
+absl::StatusOr<NamedCheckpoint> SplitName(const std::string& text) {
+  NamedCheckpoint named;
+  HF_ASSIGN_OR_RETURN(named.path, PathOfLocation(text));
+  // A directory whose name has an '@' is meant as it stands.
+  const size_t at = named.path.rfind('@');
+  if (at == std::string::npos || IsDirectory(named.path)) return named;
+  named.which = named.path.substr(at + 1);
+  named.path.resize(at);
+  if (StepOf(named.which) || ParseCheckpointId(named.which)) return named;
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "%s: expected a step after the '@', such as @1200, or an id, such as "
+      "@step-000001200.i0003.a01",
+      text));
 }
 
 // The entry that `which` names, as an index.
@@ -60,15 +107,9 @@ absl::StatusOr<size_t> Select(const Catalog& catalog, const std::string& root,
     return absl::NotFoundError(absl::StrFormat("%s has no checkpoint %s; %s",
                                                root, which, Listed(catalog)));
   }
-  int64_t step = 0;
-  const char* const end = which.data() + which.size();
-  const auto parsed = std::from_chars(which.data(), end, step);
-  if (parsed.ec != std::errc{} || parsed.ptr != end || step < 0) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "%s@%s: expected a step, such as @1200, or an id, such as "
-        "@step-000001200.i0003.a01",
-        root, which));
-  }
+  const std::optional<int64_t> named = StepOf(which);
+  HF_CHECK(named.has_value(), "'%s' has been looked at", which);
+  const int64_t step = *named;
   for (size_t i = catalog.line.size(); i-- > 0;) {
     if (catalog.entries[catalog.line[i]].id.step == step) {
       return catalog.line[i];
@@ -95,6 +136,11 @@ absl::StatusOr<OpenedRun> OpenRun(const std::string& path,
     return absl::NotFoundError(
         absl::StrFormat("%s is not a directory", run.root));
   }
+  const std::filesystem::path whole = PartOfRun(run.root);
+  if (!whole.empty()) {
+    return absl::NotFoundError(absl::StrFormat(
+        "%s is a part of the run %s: name that", run.root, whole.string()));
+  }
   if (!Exists(run.root + "/" + kRunIdName) &&
       !Exists(run.root + "/" + kOwnersDir) &&
       !Exists(run.root + "/" + kCheckpointsDir)) {
@@ -120,6 +166,10 @@ absl::StatusOr<OpenedRun> OpenRun(const std::string& path,
   return run;
 }
 
+absl::Status CheckCheckpointName(const std::string& text) {
+  return SplitName(text).status();
+}
+
 bool MeansWholeRun(const std::string& text) {
   const absl::StatusOr<std::string> path = PathOfLocation(text);
   return path.ok() && IsDirectory(*path) && !LooksLikeCheckpoint(*path);
@@ -128,18 +178,8 @@ bool MeansWholeRun(const std::string& text) {
 absl::StatusOr<LocatedCheckpoint> LocateCheckpoint(const std::string& text,
                                                    StorageOptions options,
                                                    Clock& clock) {
-  HF_ASSIGN_OR_RETURN(std::string path, PathOfLocation(text));
-  std::string which;
-  // A directory whose name has an '@' is meant as it stands.
-  const size_t at = path.rfind('@');
-  if (at != std::string::npos && !IsDirectory(path)) {
-    which = path.substr(at + 1);
-    path.resize(at);
-    if (which.empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("%s: expected a step or an id after the '@'", text));
-    }
-  }
+  HF_ASSIGN_OR_RETURN(const NamedCheckpoint named, SplitName(text));
+  const auto& [path, which] = named;
   LocatedCheckpoint located;
   if (which.empty() && IsDirectory(path) && LooksLikeCheckpoint(path)) {
     if (!Exists(path + "/" + kManifestName)) {
@@ -157,6 +197,11 @@ absl::StatusOr<LocatedCheckpoint> LocateCheckpoint(const std::string& text,
   if (which.empty()) {
     if (run.catalog.newest() == nullptr) {
       std::string why;
+      if (run.catalog.is_half_converted) {
+        why =
+            "; a conversion that makes it has not finished: its command, given "
+            "once more, goes on";
+      }
       for (const CatalogEntry& entry : run.catalog.entries) {
         absl::StrAppendFormat(&why, "; %s: %s (%s)", ToString(entry.id),
                               std::string(NameOf(entry.state)), entry.reason);

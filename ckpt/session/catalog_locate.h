@@ -34,6 +34,11 @@ struct OpenedRun {
 absl::StatusOr<OpenedRun> OpenRun(const std::string& path,
                                   StorageOptions options, Clock& clock);
 
+// Whether `text` can be one of the above, as far as it can be told from its
+// form: kInvalidArgument says what is expected. Looks whether the directory is
+// there, since its name may have an '@'.
+absl::Status CheckCheckpointName(const std::string& text);
+
 // Does `text` name a run as a whole, rather than one checkpoint? Looks at the
 // directory; says no where there is none.
 bool MeansWholeRun(const std::string& text);

@@ -25,6 +25,13 @@ SealedCheckpoint SealedOf(const CatalogEntry& entry) {
 // Nothing on the line can be used. Is a fresh start in order?
 absl::Status MayStartFresh(const Catalog& catalog, const OwnerOptions& options,
                            const FoundDamaged& damaged) {
+  if (catalog.is_half_converted) {
+    return absl::NotFoundError(absl::StrFormat(
+        "this run is half the result of a conversion (%s is there); nothing "
+        "was changed; give the command that makes it (ckpt-reshard, ckptctl "
+        "import) once more, it goes on; or name another run",
+        kConversionRecordName));
+  }
   std::string proof = options.committed_proof;
   if (proof.empty()) proof = catalog.committed_proof;
   if (!damaged.empty()) {

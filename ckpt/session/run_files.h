@@ -5,6 +5,9 @@
 //   RUN/owners/i0003.seal                     what that job counts on
 //   RUN/checkpoints/run.id                    the same identity: a forgotten
 //                                             mount is not taken for this run
+//   RUN/conversion/record                     an offline conversion makes the
+//                                             run and has not finished
+//                                             (ckpt/convert/convert_record.h)
 //   RUN/checkpoints/step-000000120.i0003.a01/          an attempt to save
 //   RUN/checkpoints/step-000000120.i0003.a01.o0004/    adopted by owner 4
 //       shard-00000.hf ... MANIFEST
@@ -95,6 +98,9 @@ inline constexpr char kRunIdName[] = "run.id";
 inline constexpr char kOwnersDir[] = "owners";
 inline constexpr char kCheckpointsDir[] = "checkpoints";
 inline constexpr char kCheckpointsRunIdName[] = "checkpoints/run.id";
+inline constexpr char kConversionDir[] = "conversion";
+inline constexpr char kConversionRecord[] = "record";  // in it
+inline constexpr char kConversionRecordName[] = "conversion/record";
 // No record is longer; a seal of 10,000 checkpoints has 1 MB.
 inline constexpr uint64_t kRecordBytesMax = uint64_t{16} << 20;
 

@@ -70,11 +70,40 @@ TEST_F(CkptctlTest, WhereThereIsNoCheckpointIs66) {
               HasSubstr("step-000000150.i0001.a02 is superseded (rewind)"));
 }
 
+TEST_F(CkptctlTest, ANameThatNoCheckpointCanHaveIs64) {
+  for (const std::string which : {"@foo", "@", "@-1", "@3x", "@step-3"}) {
+    for (const std::vector<std::string>& words :
+         std::vector<std::vector<std::string>>{
+             {"show", run() + which},
+             {"ls", run() + which},
+             {"verify", run() + which},
+             {"prune", run() + which},
+             {"diff", run(), run() + which},
+             {"export", run() + which, "--to", "hf", "--out", run() + "/out"},
+             {"reshard", run() + which, "--tp", "1", "--pp", "1", "--dp", "1",
+              "--out", run() + "/out"}}) {
+      const Outcome outcome = Ckptctl(words);
+      EXPECT_EQ(outcome.code, 64) << words[0] << outcome;
+      EXPECT_THAT(outcome.err, HasSubstr("such as @1200"));
+    }
+  }
+}
+
+TEST_F(CkptctlTest, APartOfARunIsAnsweredWithTheRun) {
+  for (const char* part : {"/checkpoints", "/checkpoints/", "/owners"}) {
+    for (const char* verb : {"ls", "show"}) {
+      const Outcome outcome = Ckptctl({verb, run() + part});
+      EXPECT_EQ(outcome.code, 66) << outcome;
+      EXPECT_THAT(outcome.err, HasSubstr("is a part of the run " + run()));
+    }
+  }
+}
+
 TEST_F(CkptctlTest, APlaceThatCannotBeReadIsNamed) {
-  EXPECT_EQ(Ckptctl({"show", run() + "@latest"}).code, 78);
+  EXPECT_EQ(Ckptctl({"show", run() + "@latest"}).code, 64);
   EXPECT_THAT(Ckptctl({"show", run() + "@latest"}).err,
               HasSubstr("expected a step"));
-  EXPECT_EQ(Ckptctl({"ls", "s3://bucket/run"}).code, 78);
+  EXPECT_EQ(Ckptctl({"ls", "s3://bucket/run"}).code, 64);
 }
 
 TEST_F(CkptctlTest, LsListsEverythingNewestFirstWithItsState) {

@@ -45,6 +45,25 @@ TEST_F(Hdf5CliTest, AnArchiveComesBackWithoutADifference) {
   }
 }
 
+TEST_F(Hdf5CliTest, AnImportIsCodedAsAReshardIs) {
+  ASSERT_EQ(Export(run(), "a.h5").code, 0);
+  const std::vector<std::string> import = {
+      "import", folder_ / "a.h5", "--from", "hdf5", "--out", folder_ / "in"};
+  const auto with = [&import](const std::vector<std::string>& more) {
+    std::vector<std::string> words = import;
+    words.insert(words.end(), more.begin(), more.end());
+    return Ckptctl(words);
+  };
+  EXPECT_EQ(with({"--codec", "zstd", "--codec-level", "3"}).code, 64);
+  EXPECT_EQ(with({"--codec", "zstd:99"}).code, 64);
+  EXPECT_EQ(with({"--memory-limit", "32M"}).code, 78);
+  const Outcome outcome =
+      with({"--codec", "zstd:3", "--memory-limit", "128MiB"});
+  ASSERT_EQ(outcome.code, 0) << outcome;
+  EXPECT_EQ(JsonOf(Ckptctl({"show", folder_ / "in", "--json"}))["codec"],
+            "zstd");
+}
+
 TEST_F(Hdf5CliTest, WhatIsThereIsLeftAsItIs) {
   folder_.Write("a.h5", "mine");
   const Outcome outcome = Export(run(), "a.h5");

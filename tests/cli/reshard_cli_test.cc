@@ -148,9 +148,15 @@ TEST_F(ReshardCliTest, CtrlCLeavesWhatTheNextCallGoesOnWith) {
   ASSERT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), 128 + SIGINT) << FileText(runs_.Path("said"));
   EXPECT_THAT(FileText(runs_.Path("said")), HasSubstr("the same command"));
-  EXPECT_EQ(runs_.Program("ckptctl", {"show", runs_.Path("out")}).code, 66);
+  const Ended shown = runs_.Program("ckptctl", {"show", runs_.Path("out")});
+  EXPECT_EQ(shown.code, 66);
+  EXPECT_THAT(shown.err,
+              HasSubstr("conversion that makes it has not finished"));
   // A job does not begin from nothing in half a result.
-  EXPECT_EQ(runs_.Train("out", {}).code, 66);
+  const Ended trained = runs_.Train("out", {});
+  EXPECT_EQ(trained.code, 66);
+  EXPECT_THAT(trained.out + trained.err,
+              HasSubstr("give the command that makes it (ckpt-reshard"));
   EXPECT_EQ(Reshard("run", "out", 1, 1, 2).code, 0);
   EXPECT_EQ(runs_.Digest("out"), runs_.Digest("run"));
 }

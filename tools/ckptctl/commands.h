@@ -63,9 +63,9 @@ struct ImportOptions {
   std::string compute = "bf16";  // or "f32"
   std::string model_file;        // empty: the source says what it is
   std::vector<std::string> ignore;
-  std::string codec = "none";  // or "zstd"
-  int codec_level = 0;
-  int threads = 0;  // 0: as many as processors
+  std::string codec = "none";  // "zstd", "zstd:LEVEL"
+  uint64_t memory_limit = kMemoryLimitDefault;
+  int threads = 0;  // 0: by the processors and the limit
   bool json = false;
 };
 int RunImport(const ImportOptions& options);

@@ -1,9 +1,12 @@
 // tools/ckptctl/import_command.cc: `ckptctl import`: a checkpoint of the state
 // that other programs' files hold.
 
+#include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -13,8 +16,11 @@
 #include "tools/ckptctl/commands.h"
 #include "tools/common/json_output.h"
 #include "tools/common/progress.h"
+#include "tools/common/stoppable.h"
 #include "tools/common/text.h"
+#include "tools/convert/codec_option.h"
 #include "tools/convert/formats.h"
+#include "tools/convert/memory_share.h"
 #include "tools/convert/train_target.h"
 #include "trainer/fault/exit_codes.h"
 #include "trainer/model/model_config.h"
@@ -98,7 +104,16 @@ absl::Status Import(const ImportOptions& options) {
   }
   request.model_file = options.model_file;
   request.ignore = options.ignore;
-  request.readers = options.threads > 0 ? options.threads : 4;
+  const CodecOption codec = ParseCodec(options.codec);
+  MemoryWish wish;
+  wish.limit = options.memory_limit;
+  wish.threads = options.threads;
+  wish.processors =
+      std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  wish.thread_bytes = ConvertThreadBytes(codec.codec);
+  wish.reads_checkpoint = false;
+  HF_ASSIGN_OR_RETURN(const MemoryShare share, ShareMemory(wish));
+  request.readers = share.threads;
   request.compute = options.compute == "f32" ? trainer::ComputeType::kF32
                                              : trainer::ComputeType::kBf16;
   HF_ASSIGN_OR_RETURN(ImportedState state, format.open(request));
@@ -114,12 +129,14 @@ absl::Status Import(const ImportOptions& options) {
   write.step = state.step;
   write.title = absl::StrFormat("%s %s to %s", options.format, options.from,
                                 layout->description());
-  write.codec =
-      options.codec == "zstd" ? ckpt::Codec::kZstd : ckpt::Codec::kNone;
-  write.codec_level = options.codec_level;
-  write.threads = options.threads;
+  write.codec = codec.codec;
+  write.codec_level = codec.level;
+  write.threads = share.threads;
+  std::atomic<bool> stop = false;
+  write.stop = &stop;
   write.on_progress = [&](const ckpt::WriteProgress& at) {
     progress.Update(at.bytes_done, at.bytes_total);
+    if (StopAsked()) stop = true;
   };
   const auto report = ckpt::WriteCheckpoint(state.source.get(), *layout, write,
                                             ckpt::RealClock());
@@ -136,8 +153,10 @@ absl::Status Import(const ImportOptions& options) {
 }  // namespace
 
 int RunImport(const ImportOptions& options) {
+  trainer::InstallSignalHandlers();
   const absl::Status status = Import(options);
-  return status.ok() ? trainer::kExitFinished : ReportFailure(kProgram, status);
+  if (!status.ok()) ReportFailure(kProgram, status);
+  return StoppedCode(status);
 }
 
 }  // namespace holdfast::tools

@@ -60,6 +60,7 @@ Command AddLs(CLI::App& app) {
   parser
       ->add_option("RUN", options->what,
                    "a run directory; or one checkpoint, see ckptctl --help")
+      ->check(CheckpointName())
       ->type_name("")
       ->required();
   AddJson(parser, options->json);
@@ -72,6 +73,7 @@ Command AddShow(CLI::App& app) {
       "show",
       "one manifest: the layout that wrote it, attributes, tensors and files");
   parser->add_option("CHECKPOINT", options->checkpoint, "see ckptctl --help")
+      ->check(CheckpointName())
       ->type_name("")
       ->required();
   parser->add_flag("--hash", options->hash,
@@ -93,6 +95,7 @@ Command AddVerify(CLI::App& app) {
   CLI::App* parser =
       app.add_subcommand("verify", "reads every byte and compares checksums");
   parser->add_option("CHECKPOINT", options->checkpoint, "see ckptctl --help")
+      ->check(CheckpointName())
       ->type_name("")
       ->required();
   parser->add_flag("--hash", options->hash,
@@ -119,9 +122,13 @@ Command AddDiff(CLI::App& app) {
       "compares two checkpoints of any layouts, tensor by tensor, and their "
       "attributes");
   parser->add_option("A", options->a, "a checkpoint, see ckptctl --help")
+      ->check(CheckpointName())
       ->type_name("")
       ->required();
-  parser->add_option("B", options->b, "another")->type_name("")->required();
+  parser->add_option("B", options->b, "another")
+      ->check(CheckpointName())
+      ->type_name("")
+      ->required();
   parser
       ->add_option("--kind", options->kinds,
                    "only items of this kind, such as weight; repeatable")
@@ -200,21 +207,16 @@ Command AddImport(CLI::App& app) {
   AddChoice(parser, "--compute", options->compute, {"bf16", "f32"},
             "what the training computes in (numerics.compute), and so the type "
             "of the weights: bf16 or f32 [default: bf16]");
-  AddChoice(parser, "--codec", options->codec, {"none", "zstd"},
-            "none or zstd [default: none]");
-  parser
-      ->add_option("--codec-level", options->codec_level,
-                   "of zstd, 0 to 22 [default: 0]")
-      ->check(CLI::Range(0, 22).description(""))
-      ->type_name("N");
+  AddCodec(parser, options->codec, "");
+  AddMemoryLimit(parser, options->memory_limit);
   parser
       ->add_option("--threads", options->threads,
-                   "that write, of some 20 MB of memory each [default: as many "
-                   "as processors]")
-      ->check(CLI::Range(1, 256).description(""))
+                   "that read and write [default: by processors and memory]")
+      ->check(CLI::Range(1, 1024).description(""))
       ->type_name("N");
   AddJson(parser, options->json);
-  parser->footer("Formats of --from:\n" + ImportHelp() + kMovingExits);
+  parser->footer("Formats of --from:\n" + ImportHelp() + kMovingExits +
+                 "\n128 + n stopped by signal n; the same command goes on.");
   return MakeCommand(parser, options, &RunImport);
 }
 
@@ -223,6 +225,7 @@ Command AddExport(CLI::App& app) {
   CLI::App* parser = app.add_subcommand(
       "export", "writes a checkpoint's state as the files of other programs");
   parser->add_option("CHECKPOINT", options->checkpoint, "see ckptctl --help")
+      ->check(CheckpointName())
       ->type_name("")
       ->required();
   AddChoice(parser, "--to", options->format, NamesOf(false),
@@ -261,6 +264,7 @@ Command AddPrune(CLI::App& app) {
       ->add_option("RUN", options->what,
                    "a run directory; or RUN@STEP or RUN@ID: that one alone. "
                    "The newest checkpoint is never removed")
+      ->check(CheckpointName())
       ->type_name("")
       ->required();
   parser

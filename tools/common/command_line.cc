@@ -8,6 +8,7 @@
 #include <iostream>
 #include <string>
 
+#include "ckpt/session/catalog_locate.h"
 #include "tools/common/text.h"
 #include "trainer/fault/exit_codes.h"
 
@@ -26,6 +27,14 @@ int UsageError(const CLI::App& app, const std::string& what) {
 }
 
 }  // namespace
+
+CLI::Validator CheckpointName() {
+  return CLI::Validator(
+      [](std::string& text) {
+        return std::string(ckpt::CheckCheckpointName(text).message());
+      },
+      "");
+}
 
 void AddJson(CLI::App* parser, bool& json) {
   parser->add_flag("--json", json,

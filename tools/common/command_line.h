@@ -36,6 +36,10 @@ Command MakeCommand(CLI::App* parser, std::shared_ptr<Options> options,
           [options = std::move(options), run] { return run(*options); }};
 }
 
+// Of an option that names a checkpoint: RUN, RUN@STEP, RUN@ID or a directory
+// (ckpt/session/catalog_locate.h); what follows the '@' must be one of these.
+CLI::Validator CheckpointName();
+
 // --json
 void AddJson(CLI::App* parser, bool& json);
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_format.h"
+#include "ckpt/convert/checkpoint_writer.h"
 #include "tools/common/text.h"
 
 namespace holdfast::tools {
@@ -18,12 +19,23 @@ constexpr int kReadsInFlight = 4;
 // A reader's two units of a coded source.
 constexpr uint64_t kDecoderBytes = 3 * kMiB;
 
+constexpr uint64_t kEncoderBytes = 9 * kMiB;
+
 }  // namespace
 
+uint64_t ConvertThreadBytes(ckpt::Codec codec) {
+  if (codec == ckpt::Codec::kNone) return ckpt::kConvertWindowBytes;
+  return 2 * ckpt::kConvertWindowBytes + kEncoderBytes;
+}
+
 absl::StatusOr<MemoryShare> ShareMemory(const MemoryWish& wish) {
-  const uint64_t each = wish.thread_bytes + kReadBytes * kReadsInFlight +
-                        (wish.source_is_coded ? kDecoderBytes : 0);
-  const uint64_t kept = std::clamp(wish.limit / 8, 8 * kMiB, 64 * kMiB);
+  uint64_t each = wish.thread_bytes;
+  uint64_t kept = 0;
+  if (wish.reads_checkpoint) {
+    each += kReadBytes * kReadsInFlight;
+    if (wish.source_is_coded) each += kDecoderBytes;
+    kept = std::clamp(wish.limit / 8, 8 * kMiB, 64 * kMiB);
+  }
   const uint64_t least = kBeside + kept + each;
   if (wish.limit < least) {
     return absl::InvalidArgumentError(

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "ckpt/convert/checkpoint_source.h"
+#include "ckpt/format/codec.h"
 
 namespace holdfast::tools {
 
@@ -18,6 +19,8 @@ struct MemoryWish {
   int threads = 0;                       // --threads; 0: by `processors`
   int processors = 1;
   uint64_t thread_bytes = 0;  // of each, beside its reader
+  // What is read is a checkpoint; else the source's own memory is small.
+  bool reads_checkpoint = true;
   bool source_is_coded = true;
 };
 
@@ -26,6 +29,9 @@ struct MemoryShare {
   ckpt::CheckpointSourceOptions source;
   uint64_t bytes_planned = 0;
 };
+
+// Of a thread that writes a checkpoint (ckpt/convert/checkpoint_writer.h).
+uint64_t ConvertThreadBytes(ckpt::Codec codec);
 
 // kInvalidArgument: not even one thread fits, and says what would.
 absl::StatusOr<MemoryShare> ShareMemory(const MemoryWish& wish);

@@ -108,8 +108,7 @@ std::string NextAction(int exit_code) {
     case trainer::kExitDataLoss:
       return "look at the checkpoints with ckptctl verify";
     case trainer::kExitNoCheckpoint:
-      return "name or mount what holds the checkpoints; --resume=never starts "
-             "afresh";
+      return "bring back, mount or finish what the message names";
     case trainer::kExitBug:
       return "keep the log: this is a bug of holdfast; starting again resumes "
              "from the last checkpoint";

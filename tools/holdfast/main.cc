@@ -120,6 +120,7 @@ Command AddTrain(CLI::App& app) {
       ->add_option("--init-from", options->init_from,
                    "a fresh run takes its state from RUN, RUN@STEP or a "
                    "checkpoint's directory")
+      ->check(CheckpointName())
       ->type_name("RUN[@STEP]");
   parser
       ->add_option("--init-only", options->init_only,

@@ -30,9 +30,6 @@ struct ReshardOptions {
 // Returns the exit code (trainer/fault/exit_codes.h).
 int RunReshard(const ReshardOptions& options);
 
-// "none", "zstd", "zstd:3"; "" or what is wrong with it.
-std::string CheckCodec(const std::string& text);
-
 }  // namespace holdfast::tools
 
 #endif  // HOLDFAST_TOOLS_RESHARD_RESHARD_COMMAND_H_

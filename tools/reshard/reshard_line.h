@@ -9,6 +9,7 @@
 
 #include "tools/common/command_line.h"
 #include "tools/common/text.h"
+#include "tools/convert/codec_option.h"
 #include "tools/reshard/reshard_command.h"
 
 namespace holdfast::tools {
@@ -36,11 +37,23 @@ inline void AddMemoryLimit(CLI::App* parser, uint64_t& bytes) {
            "buffers of this process take at most so much [default: 1GiB]");
 }
 
+inline void AddCodec(CLI::App* parser, std::string& codec,
+                     const std::string& besides) {
+  parser
+      ->add_option("--codec", codec,
+                   "of the new files: none, zstd or zstd:LEVEL" + besides +
+                       " [default: none]")
+      ->check(CLI::Validator([](std::string& text) { return CheckCodec(text); },
+                             ""))
+      ->type_name("CODEC");
+}
+
 inline void AddReshardOptions(CLI::App* parser, ReshardOptions& options) {
   parser
       ->add_option("CHECKPOINT", options.checkpoint,
                    "RUN (its newest), RUN@STEP, RUN@ID, or a checkpoint's own "
                    "directory")
+      ->check(CheckpointName())
       ->type_name("")
       ->required();
   const auto add_count = [parser](const char* name, int& value,
@@ -78,13 +91,7 @@ inline void AddReshardOptions(CLI::App* parser, ReshardOptions& options) {
                    "that read and write [default: by processors and memory]")
       ->check(CLI::Range(1, 1024).description(""))
       ->type_name("N");
-  parser
-      ->add_option("--codec", options.codec,
-                   "of the new files: none, zstd or zstd:LEVEL; not with "
-                   "several ranks [default: none]")
-      ->check(CLI::Validator([](std::string& text) { return CheckCodec(text); },
-                             ""))
-      ->type_name("CODEC");
+  AddCodec(parser, options.codec, "; not with several ranks");
   parser->add_flag("--probe,!--no-probe", options.probe,
                    "with --plan-only: measure the disks for a second or two; "
                    "one disk is measured in turns and both ways at once, and "

@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "ckpt/base/status_macros.h"
 #include "ckpt/base/while.h"
@@ -21,7 +20,6 @@
 namespace holdfast::tools {
 namespace {
 
-constexpr uint64_t kEncoderBytes = uint64_t{9} << 20;
 constexpr size_t kWindowsCounted = 2000;
 
 std::optional<ckpt::DType> WeightTypeOf(const ckpt::Manifest& source) {
@@ -66,38 +64,13 @@ absl::StatusOr<std::unique_ptr<ckpt::JobLayout>> TargetLayout(
       std::string(subset.status().message())));
 }
 
-std::string CheckCodec(const std::string& text) {
-  if (text == "none" || text == ckpt::kZstdName) return "";
-  const std::string prefix = std::string(ckpt::kZstdName) + ":";
-  int level = 0;
-  if (text.rfind(prefix, 0) == 0 &&
-      absl::SimpleAtoi(text.substr(prefix.size()), &level) &&
-      level >= ckpt::kZstdLevelMin && level <= ckpt::ZstdLevelMax()) {
-    return "";
-  }
-  return absl::StrFormat("'%s' is none of none, zstd, zstd:%d to zstd:%d", text,
-                         ckpt::kZstdLevelMin, ckpt::ZstdLevelMax());
-}
-
-CodecOption ParseCodec(const std::string& text) {
-  if (text == "none") return {};
-  CodecOption option = {ckpt::Codec::kZstd, ckpt::kZstdLevelDefault};
-  const size_t colon = text.find(':');
-  if (colon != std::string::npos) {
-    absl::SimpleAtoi(text.substr(colon + 1), &option.level);
-  }
-  return option;
-}
-
 absl::StatusOr<MemoryShare> ShareMemory(const ReshardOptions& options,
                                         bool source_is_coded, int processors) {
-  const bool coded = ParseCodec(options.codec).codec != ckpt::Codec::kNone;
   return ShareMemory(
       {.limit = options.memory_limit,
        .threads = options.threads,
        .processors = processors,
-       .thread_bytes = ckpt::kConvertWindowBytes * (coded ? 2 : 1) +
-                       (coded ? kEncoderBytes : 0),
+       .thread_bytes = ConvertThreadBytes(ParseCodec(options.codec).codec),
        .source_is_coded = source_is_coded});
 }
 

@@ -9,9 +9,9 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "ckpt/format/codec.h"
 #include "ckpt/format/manifest.h"
 #include "ckpt/layout/holding.h"
+#include "tools/convert/codec_option.h"
 #include "tools/convert/memory_share.h"
 #include "tools/reshard/reshard_command.h"
 
@@ -22,12 +22,6 @@ namespace holdfast::tools {
 // model cannot be cut so.
 absl::StatusOr<std::unique_ptr<ckpt::JobLayout>> TargetLayout(
     const ckpt::Manifest& source, const ReshardOptions& options);
-
-struct CodecOption {
-  ckpt::Codec codec = ckpt::Codec::kNone;
-  int level = 0;
-};
-CodecOption ParseCodec(const std::string& text);  // CheckCodec is fine
 
 // What a limit on buffers allows. kInvalidArgument: not even one thread fits,
 // and says what would.

@@ -85,6 +85,12 @@ class ConvertKillTest : public ::testing::Test {
       const bool is_there =
           fs::exists(out()) && LocateCheckpoint(out(), {}, RealClock()).ok();
       ++(is_there ? seen->after : seen->before);
+      // A job that is started in it does not take it for a run that has
+      // nothing.
+      const auto run = OpenRun(out(), {}, RealClock());
+      if (run.ok() && !run->catalog.claims.empty()) {
+        EXPECT_EQ(run->catalog.is_half_converted, !is_there);
+      }
       const auto report = Convert(codec);
       ASSERT_TRUE(report.ok()) << report.status();
       EXPECT_EQ(report->digest, digest_);
