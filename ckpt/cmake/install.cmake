@@ -1,6 +1,7 @@
 # What `cmake --install` puts where, of the checkpoint layer:
 #
-#   include/holdfast_ckpt.h            the C interface
+#   include/holdfast_ckpt.h            the C interface, and holdfast_ckpt/*.h, which
+#                                      it includes
 #   lib/libholdfast_ckpt.so            that and nothing else; loads anywhere
 #   include/holdfast/ckpt/...          the C++ face and what it includes
 #   lib/holdfast/libckpt*.a            the layer's libraries
@@ -44,11 +45,13 @@ endforeach()
 
 install(FILES ckpt/c/holdfast_ckpt.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
         COMPONENT library)
+install(DIRECTORY ckpt/c/holdfast_ckpt DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+        COMPONENT library FILES_MATCHING PATTERN "*.h")
 # The face, and what it and the examples include.
 foreach(header checkpointer.h base/aligned_buffer.h base/clock.h base/log.h
                base/types.h group/group.h group/inproc_group.h
                group/local_group.h group/mpi_group.h layout/box.h
-               layout/holding.h layout/tensor.h)
+               layout/holding.h layout/tensor.h snapshot/async_copier.h)
   get_filename_component(folder ${header} DIRECTORY)
   install(FILES ckpt/${header} COMPONENT library
           DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/holdfast/ckpt/${folder})
