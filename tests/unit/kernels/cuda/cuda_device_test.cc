@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -172,14 +173,15 @@ TEST_F(CudaDeviceTest, TheFirstErrorStaysWithTheOperationsName) {
 }
 
 TEST_F(CudaDeviceTest, AfterAnErrorNothingIsWaitedFor) {
-  bool ran = false;
+  // The stream runs it when it goes, after this test's own variables.
+  const auto ran = std::make_shared<bool>(false);
   device_->Fail("a product");
-  Fake().Enqueue(handle(), [&] { ran = true; });
+  Fake().Enqueue(handle(), [ran] { *ran = true; });
   const Event event = device_->Record(*stream_);
   device_->Sync(event);
   device_->Sync(*stream_);
   EXPECT_TRUE(device_->Query(event));
-  EXPECT_FALSE(ran);
+  EXPECT_FALSE(*ran);
 }
 
 TEST_F(CudaDeviceTest, EveryRefusedCallBecomesTheDevicesError) {

@@ -3,6 +3,8 @@
 
 #include "tests/unit/kernels/cuda/fake_cudart.h"
 
+#include <stdlib.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -64,8 +66,12 @@ size_t Used() {
 cudaError_t Give(void** memory, size_t bytes) {
   if (Used() + bytes > fake->device_bytes) return cudaErrorMemoryAllocation;
   // 256 bytes past a page: aligned as the runtime promises and no better.
-  auto* const base = static_cast<char*>(std::aligned_alloc(4096, bytes + 8192));
-  std::memset(base, 0xab, bytes + 8192);
+  void* page = nullptr;
+  if (::posix_memalign(&page, 4096, bytes + 256) != 0) {
+    return cudaErrorMemoryAllocation;
+  }
+  char* const base = static_cast<char*>(page);
+  std::memset(base, 0xab, bytes + 256);
   *memory = base + 256;
   fake->device_memory[*memory] = bytes;
   return cudaSuccess;

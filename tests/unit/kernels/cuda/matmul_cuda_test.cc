@@ -140,6 +140,8 @@ TEST_F(MatmulCudaTest, AChoiceIsMadeOnceForEachShapeAndStream) {
   const auto other = device_->NewCudaStream(CudaPriority::kNormal);
   MatmulCuda(*other, operands.args);
   EXPECT_EQ(FakeLt().choices, first + 2);
+  device_->Sync(*stream_);
+  device_->Sync(*other);
 }
 
 TEST_F(MatmulCudaTest, AProductThatTheLibraryDoesNotKnowIsDescribed) {
