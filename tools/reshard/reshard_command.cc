@@ -266,11 +266,12 @@ absl::StatusOr<int> PlanOnly(const ReshardOptions& options) {
                                                    : "one disk, in turns";
     const Rates& rates =
         estimate->by_at_once ? estimate->at_once : estimate->alone;
-    rows.push_back({"estimate",
-                    absl::StrFormat("%s: %s, reads %.2f GB/s, writes %.2f GB/s",
-                                    DurationText(estimate->seconds), how,
-                                    rates.read_bytes_per_s / kGB,
-                                    rates.write_bytes_per_s / kGB)});
+    rows.push_back(
+        {"estimate",
+         absl::StrFormat("%s at least: %s, reads %.2f GB/s, writes %.2f GB/s",
+                         DurationText(estimate->seconds), how,
+                         rates.read_bytes_per_s / kGB,
+                         rates.write_bytes_per_s / kGB)});
   }
   std::fputs(TableText(rows).c_str(), stdout);
   return trainer::kExitFinished;

@@ -10,10 +10,13 @@
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "ckpt/convert/checkpoint_source.h"
 #include "ckpt/convert/checkpoint_writer.h"
+#include "ckpt/group/inproc_group.h"
 #include "ckpt/session/catalog_locate.h"
 #include "gtest/gtest.h"
 #include "tests/support/bare_checkpoint.h"
@@ -31,17 +34,21 @@ class ConvertKillTest : public ::testing::Test {
     tests::SaveBare(dir_.path(), "saved", *SmallLayout(2, 1, 2));
   }
 
-  absl::StatusOr<WriteCheckpointReport> Convert(Codec codec) {
+  absl::StatusOr<WriteCheckpointReport> Convert(Codec codec,
+                                                Group* group = nullptr) {
     auto source = CheckpointSource::Open(dir_.path() + "/saved", {.readers = 2},
                                          RealClock());
     if (!source.ok()) return source.status();
-    digest_ = DigestOfState((*source)->items(), (*source)->recorded_digests(),
-                            (*source)->attributes());
+    if (group == nullptr) {
+      digest_ = DigestOfState((*source)->items(), (*source)->recorded_digests(),
+                              (*source)->attributes());
+    }
     WriteCheckpointOptions options;
     options.out = out();
     options.step = 300;
     options.threads = 2;
     options.codec = codec;
+    options.group = group;
     // Many windows and rounds of a small state.
     options.window_bytes = 64 << 10;
     options.round_bytes = 192 << 10;
@@ -49,12 +56,26 @@ class ConvertKillTest : public ::testing::Test {
                            RealClock());
   }
 
-  // In a process of its own, which is killed: true.
-  bool Killed(const std::string& fault, Codec codec) {
+  // As several ranks, which are threads; rank 0's word.
+  bool ConvertTogether(int ranks, Codec codec) {
+    auto groups = MakeInprocGroups(ranks);
+    std::vector<std::thread> others;
+    for (int r = 1; r < ranks; ++r) {
+      others.emplace_back([&, r] { (void)Convert(codec, groups[r].get()); });
+    }
+    const bool ok = Convert(codec, groups[0].get()).ok();
+    for (std::thread& other : others) other.join();
+    return ok;
+  }
+
+  // In a process of its own, which is killed, with all of its ranks: true.
+  bool Killed(const std::string& fault, Codec codec, int ranks) {
     const pid_t child = ::fork();
     if (child == 0) {
       ::setenv("HOLDFAST_FAULT", fault.c_str(), 1);
-      ::_exit(Convert(codec).ok() ? 0 : 1);
+      const bool ok =
+          ranks == 1 ? Convert(codec).ok() : ConvertTogether(ranks, codec);
+      ::_exit(ok ? 0 : 1);
     }
     int status = 0;
     EXPECT_EQ(::waitpid(child, &status, 0), child);
@@ -74,13 +95,13 @@ class ConvertKillTest : public ::testing::Test {
   };
 
   void Sweep(const std::string& match, const std::string& when, Codec codec,
-             int stride, Seen* seen) {
+             int stride, Seen* seen, int ranks = 1) {
     for (int n = 1; !HasFailure(); n += stride) {
       const std::string fault =
           absl::StrFormat("%sn=%d,do=kill,when=%s", match, n, when);
       SCOPED_TRACE("HOLDFAST_FAULT=" + fault);
       fs::remove_all(out());
-      if (!Killed(fault, codec)) break;
+      if (!Killed(fault, codec, ranks)) break;
       ++seen->kills;
       const bool is_there =
           fs::exists(out()) && LocateCheckpoint(out(), {}, RealClock()).ok();
@@ -121,6 +142,11 @@ TEST_F(ConvertKillTest, TheSameCallGoesOnWhereverItWasKilled) {
       Sweep("match=round-,", when, codec, all ? 1 : 2, &seen);
     }
     Sweep("match=MANIFEST,op=put,", "after", codec, 1, &seen);
+  }
+  // Ranks record their rounds as they come; what is left is taken up by one.
+  for (const char* when : {"before", "after"}) {
+    Sweep("rank=0,", when, Codec::kNone, all ? 1 : 31, &seen, /*ranks=*/3);
+    Sweep("rank=2,", when, Codec::kNone, all ? 1 : 7, &seen, /*ranks=*/3);
   }
   std::printf("%d kills: %d offered nothing, %d all; %d went on\n", seen.kills,
               seen.before, seen.after, seen.went_on);
