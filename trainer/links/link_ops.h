@@ -11,7 +11,10 @@
 #include <memory>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/device.h"
 #include "trainer/parallel/collectives.h"
+#include "trainer/parallel/device_collectives.h"
 
 namespace holdfast::trainer {
 
@@ -24,12 +27,16 @@ class LinkOps {
   virtual absl::Status Receive(int64_t bytes, int from) = 0;
   // A sum in the order that training adds in (parallel/collectives.h).
   virtual absl::Status AllReduce(int64_t bytes) = 0;
-  virtual absl::Status Barrier() = 0;
 };
 
 // Over `group` in host memory; no message or sum is larger than `bytes_max`.
 // `group` outlives the result.
 std::unique_ptr<LinkOps> NewHostLinkOps(Collectives& group, int64_t bytes_max);
+
+// Between the memories of devices: `group` is over memory of `device`. Both
+// outlive the result. kResourceExhausted: the device has no room.
+absl::StatusOr<std::unique_ptr<LinkOps>> NewDeviceLinkOps(
+    DeviceCollectives& group, kernels::Device& device, int64_t bytes_max);
 
 }  // namespace holdfast::trainer
 

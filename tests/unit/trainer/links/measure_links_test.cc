@@ -11,6 +11,8 @@
 #include "ckpt/base/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/fake_device.h"
+#include "trainer/parallel/device_mesh.h"
 #include "trainer/parallel/inproc_collectives.h"
 
 namespace holdfast::trainer {
@@ -95,7 +97,6 @@ class SlowedOps final : public LinkOps {
   absl::Status AllReduce(int64_t bytes) override {
     return inner_->AllReduce(bytes);
   }
-  absl::Status Barrier() override { return inner_->Barrier(); }
 
  private:
   const int rank_;
@@ -123,6 +124,33 @@ TEST(MeasureLinksTest, ASlowCableIsFoundAndNamed) {
   EXPECT_EQ(report.slow[0].pair.b, 3);
   EXPECT_LT(report.slow[0].pair.bytes_per_s, 4096 / 0.02 * 1.01);
   EXPECT_FALSE(report.meets_expectations());
+}
+
+TEST(MeasureLinksTest, LinksOfDeviceMemoryAreMeasuredInTheSameWay) {
+  const ckpt::Mesh mesh{.tp = 2, .dp = 2};
+  kernels::FakeDeviceOptions fake;
+  fake.device_bytes = size_t{64} << 20;
+  const auto device = kernels::NewFakeDevice(fake);
+  ASSERT_TRUE(device.ok()) << device.status();
+  LinkMeasurements measured;
+  const absl::Status status =
+      RunInprocRanks(mesh.world(), [&](Collectives& world) -> absl::Status {
+        HF_ASSIGN_OR_RETURN(MeshCollectives split, SplitMesh(world, mesh));
+        HF_ASSIGN_OR_RETURN(const DeviceMesh over,
+                            SharedMesh(split, **device, size_t{1} << 20));
+        LinkTestOptions options = Small();
+        options.open_ops = [&](Collectives&, LinkAxis axis, int64_t bytes_max) {
+          return NewDeviceLinkOps(axis == LinkAxis::kTp ? *over.tp : *over.dp,
+                                  **device, bytes_max);
+        };
+        HF_ASSIGN_OR_RETURN(const LinkMeasurements mine,
+                            MeasureLinks(split, options));
+        if (world.rank() == 0) measured = mine;
+        return absl::OkStatus();
+      });
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_THAT(measured.pairs, SizeIs(4));
+  EXPECT_THAT(measured.groups, SizeIs(4));
 }
 
 TEST(MeasureLinksTest, AnEndThatGivesUpEndsTheTestForAll) {
