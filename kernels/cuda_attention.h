@@ -31,7 +31,8 @@
 //   out         within 2 u of the largest |v|
 //   dq, dk, dv  within 3 u of their largest element, or of a sixteenth of the
 //               largest of all three
-//   lse         within 1e-5 * max(1, |lse|)
+//   lse         within 3e-5 * max(1, |lse|): sums of head_dim exact products,
+//               each rounded or cut to FP32
 //
 // NaN. As there: later positions, and earlier ones of the same kAttentionTile.
 

@@ -11,8 +11,8 @@
 #include "ckpt/base/check.h"
 #include "kernels/cuda_accumulate_max.h"
 #include "kernels/cuda_adamw.h"
-#include "kernels/cuda_attention_plain.h"
-#include "kernels/cuda_attention_plain_backward.h"
+#include "kernels/cuda_attention_host.h"
+#include "kernels/cuda_attention_run.h"
 #include "kernels/cuda_cross_entropy.h"
 #include "kernels/cuda_elementwise.h"
 #include "kernels/cuda_embedding.h"
@@ -37,11 +37,6 @@ std::vector<T> Scratch(int64_t count) {
   return scratch;
 }
 
-template <typename Kernel>
-void RunPlain(const Kernel& kernel) {
-  RunOnHost(kernel, kernel.Blocks());
-}
-
 template <typename T, typename Base>
 class Typed : public Base {
  public:
@@ -49,18 +44,12 @@ class Typed : public Base {
     kernels::Matmul(CpuStream(), args);
   }
   void AttentionForward(Stream&, const AttentionArgs<T>& args) override {
-    HF_CHECK(args.shape.head_dim <= 64, "heads of %d", args.shape.head_dim);
-    RunPlain(AttentionForwardPlain<T, 64>{.args = args});
+    RunAttentionForward(args, AttentionHostRunner());
   }
   void AttentionBackward(Stream&,
                          const AttentionBackwardArgs<T>& args) override {
-    const AttentionShape& shape = args.shape;
-    auto delta =
-        Scratch<float>(shape.sequences * shape.positions * shape.heads);
-    float* const at = delta.data();
-    RunPlain(AttentionDelta<T, false>{.args = args, .delta = at});
-    RunPlain(AttentionBackwardPlain<T, 64, false>{.args = args, .delta = at});
-    RunPlain(AttentionBackwardPlain<T, 64, true>{.args = args, .delta = at});
+    auto scratch = Scratch<float>(AttentionBackwardScratch(args.shape));
+    RunAttentionBackward(args, scratch.data(), AttentionHostRunner());
   }
   void RmsNormForward(Stream&, const RmsNormArgs<T>& args) override {
     RunRmsNormForward(args, kRun);

@@ -2,14 +2,11 @@
 // processor's. The host's warp is a model of the instructions: what it cannot
 // show is said in kernels/cuda_warp_host.h.
 
-#include "kernels/cuda_attention.h"
-
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/cuda_attention_backward.h"
-#include "kernels/cuda_attention_forward.h"
-#include "kernels/cuda_attention_plain_backward.h"
+#include "kernels/cuda_attention_host.h"
+#include "kernels/cuda_attention_run.h"
 #include "kernels/cuda_host_block.h"
 #include "tests/unit/kernels/attention_problem.h"
 
@@ -18,65 +15,23 @@ namespace {
 
 using Problem = AttentionProblem<Bf16>;
 
-// What the blocks of a launch did.
-struct Counts {
-  int64_t accesses = 0;
-  int64_t conflicts = 0;
-  int64_t products = 0;
-};
-
-template <typename Kernel>
-Counts RunOnWarps(const Kernel& kernel, bool last_first = false) {
-  const AttentionGrid grid = Kernel::Grid(kernel.args.shape);
-  Counts counts;
-  for (int64_t i = 0; i < grid.x * grid.y; ++i) {
-    const int64_t at = last_first ? grid.x * grid.y - 1 - i : i;
-    SharedMemoryOnHost shared(Kernel::kSharedBytes);
-    WarpBlock block(&shared, Kernel::Tiles::kWarps, last_first);
-    kernel(block, static_cast<int>(at % grid.x), static_cast<int>(at / grid.x),
-           static_cast<int>(grid.y));
-    counts.accesses += shared.accesses();
-    counts.conflicts += shared.conflicts();
-    counts.products += shared.products();
-  }
+WarpCounts Forward(const Problem& problem, Problem::Results& results,
+                   HostOrder order = HostOrder::kForward) {
+  WarpCounts counts;
+  RunAttentionForward(problem.Forward(results),
+                      AttentionHostRunner{.order = order, .counts = &counts});
   return counts;
 }
 
-Counts& operator+=(Counts& sum, const Counts& more) {
-  sum.accesses += more.accesses;
-  sum.conflicts += more.conflicts;
-  sum.products += more.products;
-  return sum;
-}
-
-template <int kHeadDim>
-Counts Forward(const Problem& problem, Problem::Results& results,
-               bool last_first = false) {
-  return RunOnWarps(
-      AttentionForwardBlock<ForwardTiles<kHeadDim>>{
-          .args = problem.Forward(results)},
-      last_first);
-}
-
-template <int kHeadDim>
-Counts Backward(const Problem& problem, Problem::Results& results,
-                bool last_first = false) {
-  const AttentionBackwardArgs<Bf16> args = problem.Backward(results);
-  std::vector<float> delta(results.lse.size());
-  const AttentionDelta<Bf16, true> sums{.args = args, .delta = delta.data()};
-  RunOnHost(sums, sums.Blocks());
-  Counts counts = RunOnWarps(
-      AttentionBackwardBlock<QueryGradientTiles<kHeadDim>, false>{
-          .args = args, .delta = delta.data()},
-      last_first);
-  counts += RunOnWarps(
-      AttentionBackwardBlock<KeyGradientTiles<kHeadDim>, true>{
-          .args = args, .delta = delta.data()},
-      last_first);
+WarpCounts Backward(const Problem& problem, Problem::Results& results,
+                    HostOrder order = HostOrder::kForward) {
+  WarpCounts counts;
+  std::vector<float> scratch(AttentionBackwardScratch(problem.shape));
+  RunAttentionBackward(problem.Backward(results), scratch.data(),
+                       AttentionHostRunner{.order = order, .counts = &counts});
   return counts;
 }
 
-template <int kHeadDim>
 void ExpectTheProcessorsResults(const AttentionShape& shape) {
   SCOPED_TRACE(testing::Message()
                << shape.positions << " positions, " << shape.heads << " heads, "
@@ -84,69 +39,73 @@ void ExpectTheProcessorsResults(const AttentionShape& shape) {
   const Problem p(shape, 7);
   const Problem::Results expected = p.Expected();
   Problem::Results actual = p.NoResults();
-  EXPECT_EQ(Forward<kHeadDim>(p, actual).conflicts, 0);
+  const WarpCounts forward = Forward(p, actual);
+  EXPECT_EQ(forward.launches, 1);
+  EXPECT_EQ(forward.conflicts, 0);
   ExpectForwardNear(p, actual, expected);
-  EXPECT_EQ(Backward<kHeadDim>(p, actual).conflicts, 0);
+  const WarpCounts backward = Backward(p, actual);
+  EXPECT_EQ(backward.launches, 2);
+  EXPECT_EQ(backward.conflicts, 0);
   ExpectBackwardNear(p, actual, expected);
 }
 
 TEST(CudaAttentionTest, OnWarpsItIsTheProcessorsAttention) {
-  ExpectTheProcessorsResults<64>({.sequences = 1,
-                                  .positions = 1,
-                                  .heads = 1,
-                                  .kv_heads = 1,
-                                  .head_dim = 64});
-  ExpectTheProcessorsResults<64>({.sequences = 2,
-                                  .positions = 37,
-                                  .heads = 4,
-                                  .kv_heads = 1,
-                                  .head_dim = 64});
-  ExpectTheProcessorsResults<64>({.sequences = 1,
-                                  .positions = 128,
-                                  .heads = 1,
-                                  .kv_heads = 1,
-                                  .head_dim = 64});
-  ExpectTheProcessorsResults<64>({.sequences = 2,
-                                  .positions = 200,
-                                  .heads = 2,
-                                  .kv_heads = 2,
-                                  .head_dim = 64});
+  ExpectTheProcessorsResults({.sequences = 1,
+                              .positions = 1,
+                              .heads = 1,
+                              .kv_heads = 1,
+                              .head_dim = 64});
+  ExpectTheProcessorsResults({.sequences = 2,
+                              .positions = 37,
+                              .heads = 4,
+                              .kv_heads = 1,
+                              .head_dim = 64});
+  ExpectTheProcessorsResults({.sequences = 1,
+                              .positions = 128,
+                              .heads = 1,
+                              .kv_heads = 1,
+                              .head_dim = 64});
+  ExpectTheProcessorsResults({.sequences = 2,
+                              .positions = 200,
+                              .heads = 2,
+                              .kv_heads = 2,
+                              .head_dim = 64});
 }
 
 TEST(CudaAttentionTest, NarrowHeadsAreFilledUpWithZeros) {
-  ExpectTheProcessorsResults<64>({.sequences = 1,
-                                  .positions = 265,
-                                  .heads = 1,
-                                  .kv_heads = 1,
-                                  .head_dim = 40});
-  ExpectTheProcessorsResults<64>({.sequences = 1,
-                                  .positions = 65,
-                                  .heads = 8,
-                                  .kv_heads = 1,
-                                  .head_dim = 8});
-  ExpectTheProcessorsResults<128>({.sequences = 1,
-                                   .positions = 130,
-                                   .heads = 2,
-                                   .kv_heads = 1,
-                                   .head_dim = 96});
+  ExpectTheProcessorsResults({.sequences = 1,
+                              .positions = 265,
+                              .heads = 1,
+                              .kv_heads = 1,
+                              .head_dim = 40});
+  ExpectTheProcessorsResults({.sequences = 1,
+                              .positions = 65,
+                              .heads = 8,
+                              .kv_heads = 1,
+                              .head_dim = 8});
+  ExpectTheProcessorsResults({.sequences = 1,
+                              .positions = 130,
+                              .heads = 2,
+                              .kv_heads = 1,
+                              .head_dim = 96});
 }
 
 TEST(CudaAttentionTest, OnWarpsWideHeadsAreTheProcessorsToo) {
-  ExpectTheProcessorsResults<128>({.sequences = 2,
-                                   .positions = 77,
-                                   .heads = 4,
-                                   .kv_heads = 2,
-                                   .head_dim = 128});
-  ExpectTheProcessorsResults<128>({.sequences = 1,
-                                   .positions = 257,
-                                   .heads = 1,
-                                   .kv_heads = 1,
-                                   .head_dim = 128});
-  ExpectTheProcessorsResults<128>({.sequences = 1,
-                                   .positions = 40,
-                                   .heads = 8,
-                                   .kv_heads = 1,
-                                   .head_dim = 128});
+  ExpectTheProcessorsResults({.sequences = 2,
+                              .positions = 77,
+                              .heads = 4,
+                              .kv_heads = 2,
+                              .head_dim = 128});
+  ExpectTheProcessorsResults({.sequences = 1,
+                              .positions = 257,
+                              .heads = 1,
+                              .kv_heads = 1,
+                              .head_dim = 128});
+  ExpectTheProcessorsResults({.sequences = 1,
+                              .positions = 40,
+                              .heads = 8,
+                              .kv_heads = 1,
+                              .head_dim = 128});
 }
 
 // What a missing barrier or a copy not waited for would change.
@@ -159,10 +118,10 @@ TEST(CudaAttentionTest, NoOrderOfWarpsOrBlocksChangesABit) {
                   5);
   Problem::Results first = p.NoResults();
   Problem::Results last = p.NoResults();
-  Forward<64>(p, first);
-  Backward<64>(p, first);
-  Forward<64>(p, last, /*last_first=*/true);
-  Backward<64>(p, last, /*last_first=*/true);
+  Forward(p, first);
+  Backward(p, first);
+  Forward(p, last, HostOrder::kBackward);
+  Backward(p, last, HostOrder::kBackward);
   EXPECT_TRUE(SameBits(first.out, last.out));
   EXPECT_TRUE(SameBits(first.lse, last.lse));
   EXPECT_TRUE(SameBits(first.dqkv, last.dqkv));
@@ -181,7 +140,7 @@ TEST(CudaAttentionTest, ANanInAKeyReachesLaterPositionsAndItsOwnTileAtMost) {
               5);
     p.qkv[kAt * p.stride() + (of_v ? p.v_at() : p.k_at())] = Bf16{0x7fc0};
     Problem::Results results = p.NoResults();
-    Forward<64>(p, results);
+    Forward(p, results);
     for (int64_t row = 0; row < 300; ++row) {
       const bool nan = std::isnan(ToFloat(results.out[row * p.out_stride()]));
       if (row >= kAt) {
@@ -203,8 +162,8 @@ TEST(CudaAttentionTest, LargeScoresDoNotOverflow) {
             5);
   for (Bf16& x : p.qkv) x = FromFloat<Bf16>(100.0f * ToFloat(x));
   Problem::Results results = p.NoResults();
-  Forward<64>(p, results);
-  Backward<64>(p, results);
+  Forward(p, results);
+  Backward(p, results);
   for (Bf16 x : results.out) EXPECT_TRUE(std::isfinite(ToFloat(x)));
   for (Bf16 x : results.dqkv) EXPECT_TRUE(std::isfinite(ToFloat(x)));
 }
@@ -220,8 +179,41 @@ TEST(CudaAttentionTest, TheFutureCostsNothing) {
                   5);
   Problem::Results results = p.NoResults();
   const double square = 512.0 * 512 * 64 / (16 * 8 * 16);  // One product.
-  EXPECT_LE(Forward<64>(p, results).products, 2 * square * 0.6);
-  EXPECT_LE(Backward<64>(p, results).products, 7 * square * 0.6);
+  EXPECT_LE(Forward(p, results).products, 2 * square * 0.6);
+  EXPECT_LE(Backward(p, results).products, 7 * square * 0.6);
+}
+
+// What the tensor cores do not take goes to the plain kernels, by shape, stride
+// and address.
+TEST(CudaAttentionTest, WhatIsNotOnSixteenBytesOrTooWideGoesThePlainWay) {
+  const AttentionShape narrow = {.sequences = 1,
+                                 .positions = 40,
+                                 .heads = 2,
+                                 .kv_heads = 1,
+                                 .head_dim = 8};
+  const auto expect_plain = [](const Problem& p) {
+    Problem::Results actual = p.NoResults();
+    EXPECT_EQ(Forward(p, actual).launches, 0);
+    EXPECT_EQ(Backward(p, actual).launches, 0);
+    const Problem::Results expected = p.Expected();
+    ExpectForwardNear(p, actual, expected);
+    ExpectBackwardNear(p, actual, expected);
+  };
+  expect_plain(Problem(narrow, 3, /*row_padding=*/4));
+  AttentionShape odd = narrow;
+  odd.head_dim = 12;
+  expect_plain(Problem(odd, 3));
+  AttentionShape wide = narrow;
+  wide.head_dim = 136;
+  expect_plain(Problem(wide, 3));
+
+  // An address between 16 bytes.
+  Problem p(narrow, 3);
+  Problem::Results results = p.NoResults();
+  AttentionArgs<Bf16> args = p.Forward(results);
+  EXPECT_TRUE(AttentionForwardOnWarps(args));
+  args.v += 4;
+  EXPECT_FALSE(AttentionForwardOnWarps(args));
 }
 
 }  // namespace
