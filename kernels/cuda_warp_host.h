@@ -71,20 +71,20 @@ class SharedMemoryOnHost {
                   int width) {
     const int lanes = std::min(kWarpLanes, 128 / width);
     for (int first = 0; first < kWarpLanes; first += lanes) {
-      std::array<std::vector<SharedOffset>, 32> words;
-      size_t turns = 1;
-      for (int lane = first; lane < first + lanes; ++lane) {
-        for (int byte = 0; byte < width; byte += 4) {
-          const SharedOffset word = (offsets[lane] + byte) / 4;
-          auto& bank = words[word % 32];
-          if (std::find(bank.begin(), bank.end(), word) == bank.end()) {
-            bank.push_back(word);
-          }
-          turns = std::max(turns, bank.size());
-        }
+      SharedOffset words[32][32];  // Of each bank, the different ones.
+      int count[32] = {};
+      int turns = 1;
+      for (int i = 0; i < lanes * (width / 4); ++i) {
+        const SharedOffset word =
+            offsets[first + i / (width / 4)] / 4 + i % (width / 4);
+        const int bank = word % 32;
+        SharedOffset* const end = words[bank] + count[bank];
+        if (std::find(words[bank], end, word) != end) continue;
+        *end = word;
+        turns = std::max(turns, ++count[bank]);
       }
       ++accesses_;
-      conflicts_ += static_cast<int64_t>(turns) - 1;
+      conflicts_ += turns - 1;
     }
   }
   void CountProduct() { ++products_; }
