@@ -1,17 +1,22 @@
 // kernels/cuda_kernel_set.cu: forwards to kernels/cuda_launch.h.
 
+#include <cuda_runtime.h>
+
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "kernels/cuda_device.h"
+#include "kernels/cuda_driver.h"
 #include "kernels/cuda_kernel_set.h"
 #include "kernels/cuda_launch.h"
 #include "kernels/cuda_matmul.h"
 
 // A method of one compute type hides the one of the other until that overrides
 // it too: callers go through the bases, where nothing is hidden.
+#ifdef __CUDACC__
 #pragma nv_diag_suppress 997
+#endif
 
 namespace holdfast::kernels {
 namespace {
@@ -170,11 +175,10 @@ class CudaKernelSet final : public Typed<float, Typed<Bf16, KernelSet>> {
 
 std::unique_ptr<KernelSet> NewCudaKernelSet(const DeviceInfo& info) {
   // The number of processors decides how cuBLASLt divides a product.
-  return std::make_unique<CudaKernelSet>(
-      absl::StrFormat("cuda %d.%d, %s, capability %d.%d, %d processors, %s",
-                      __CUDACC_VER_MAJOR__, __CUDACC_VER_MINOR__, info.name,
-                      info.capability_major, info.capability_minor,
-                      info.multiprocessors, CudaMatmulDescription()));
+  return std::make_unique<CudaKernelSet>(absl::StrFormat(
+      "cuda %s, %s, capability %d.%d, %d processors, %s",
+      CudaVersionText(CUDART_VERSION), info.name, info.capability_major,
+      info.capability_minor, info.multiprocessors, CudaMatmulDescription()));
 }
 
 }  // namespace holdfast::kernels

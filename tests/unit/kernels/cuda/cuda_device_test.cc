@@ -13,16 +13,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cuda_driver.h"
-#include "kernels/cuda_kernel_set.h"
 #include "tests/unit/kernels/cuda/fake_cudart.h"
 
 namespace holdfast::kernels {
-
-// Kernels are not part of this program.
-std::unique_ptr<KernelSet> NewCudaKernelSet(const DeviceInfo&) {
-  return nullptr;
-}
-
 namespace {
 
 using ::testing::AllOf;
