@@ -112,6 +112,7 @@ struct Config {
   int64_t threads = 0;  // A rank's threads; 0: processors / ranks of the host.
   ModelConfig model;
   ParallelConfig parallel;
+  OverlapConfig overlap;
   BatchConfig batch;
   TrainConfig train;
   OptimConfig optim;

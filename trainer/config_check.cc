@@ -241,12 +241,6 @@ absl::Status CheckBuilt(const Config& config) {
        "parallel.sequence_parallel: this build has none; use false"},
       {parallel.recompute != Recompute::kNone,
        "parallel.recompute: this build keeps all activations; use \"none\""},
-      {parallel.overlap_grad_reduce,
-       "parallel.overlap_grad_reduce: this build reduces after the backward "
-       "pass; use false"},
-      {parallel.overlap_param_gather,
-       "parallel.overlap_param_gather: this build gathers after the update; "
-       "use false"},
       {config.checkpoint.interval.automatic,
        "checkpoint.interval = \"auto\": this build does not choose it; give "
        "steps or a time"},

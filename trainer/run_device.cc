@@ -2,11 +2,16 @@
 
 #include "trainer/run_device.h"
 
+#include <algorithm>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "ckpt/base/log.h"
 #include "ckpt/base/status_macros.h"
+#include "trainer/parallel/gpu_mesh.h"
+#include "trainer/step_pipeline.h"
 
 namespace holdfast::trainer {
 namespace {
@@ -56,6 +61,33 @@ absl::Status CountSharing(Collectives& world, const std::string& host,
   device.ranks_sharing = 0;
   for (const uint64_t other : all) device.ranks_sharing += other == mine;
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<DeviceMesh>> OpenRunMesh(
+    const MeshCollectives& mesh, const RunDevice& device,
+    const std::string& host, int64_t timeout_s, Heartbeat* heartbeat) {
+  Collectives& world = *mesh.world;
+  if (!device.on_gpu() || world.size() == 1) return nullptr;
+  int64_t sharing = device.ranks_sharing;
+  HF_RETURN_IF_ERROR(world.AllReduceMax(std::span<int64_t>(&sharing, 1)));
+  if (sharing > 1) {
+    if (world.rank() == 0) {
+      HF_LOG_WARNING(
+          "%d ranks share a GPU, and NCCL takes one: what they exchange goes "
+          "through the host's memory",
+          sharing);
+    }
+    return nullptr;
+  }
+  GpuMeshOptions options;
+  options.where = absl::StrFormat("rank %d on %s", world.rank(), host);
+  options.timeout_ms =
+      static_cast<int>(std::min<int64_t>(1000 * timeout_s, 1 << 30));
+  options.heartbeat = heartbeat;
+  options.pipeline_tags = {Pipeline::kForwardTag, Pipeline::kBackwardTag};
+  HF_ASSIGN_OR_RETURN(DeviceMesh opened, OpenGpuMesh(mesh, *device.plugin,
+                                                     *device.device, options));
+  return std::make_unique<DeviceMesh>(std::move(opened));
 }
 
 absl::Status CheckGpuMemory(const RunDevice& device, const MemoryPlan& plan,

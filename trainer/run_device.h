@@ -16,8 +16,11 @@
 #include "kernels/device.h"
 #include "kernels/device_plugin.h"
 #include "trainer/config.h"
+#include "trainer/fault/heartbeat.h"
 #include "trainer/model/memory_plan.h"
 #include "trainer/parallel/collectives.h"
+#include "trainer/parallel/device_mesh.h"
+#include "trainer/parallel/mesh_collectives.h"
 
 namespace holdfast::trainer {
 
@@ -39,6 +42,13 @@ absl::StatusOr<RunDevice> OpenRunDevice(const Config& config, int local_rank);
 // Fills ranks_sharing. Collective, after all ranks have opened theirs.
 absl::Status CountSharing(Collectives& world, const std::string& host,
                           RunDevice& device);
+
+// How the ranks' device memory travels: by NCCL where every rank has a GPU of
+// its own, else null: by the host. Collective; `mesh`, `device` and `heartbeat`
+// outlive the result. `timeout_s` is for setting NCCL up.
+absl::StatusOr<std::unique_ptr<DeviceMesh>> OpenRunMesh(
+    const MeshCollectives& mesh, const RunDevice& device,
+    const std::string& host, int64_t timeout_s, Heartbeat* heartbeat);
 
 // What libraries and kernels take beside the plan, of each rank: cuBLASLt's
 // workspace, scratch of kernels, NCCL's buffers.

@@ -139,10 +139,12 @@ StepOptions StepOptionsOf(TrainRun& run, const TrainEnv& env) {
   options.optim = run.config.optim;
   options.numerics = run.config.numerics;
   options.batch = run.config.batch;
+  options.overlap = run.config.overlap;
   options.layout = run.layout.get();
   options.mesh = &run.collectives;
   options.device = run.device.device.get();
   options.clock = env.clock;
+  options.device_mesh = run.device_mesh.get();
   return options;
 }
 
@@ -484,6 +486,14 @@ absl::StatusOr<std::unique_ptr<TrainRun>> StartRun(const TrainOptions& options,
   };
   HF_RETURN_IF_ERROR(Agree(world, make_layout(), "making the layout"));
   HF_ASSIGN_OR_RETURN(run->collectives, SplitMesh(world, run->mesh));
+  const auto open_mesh = [&]() -> absl::Status {
+    HF_ASSIGN_OR_RETURN(
+        run->device_mesh,
+        OpenRunMesh(run->collectives, run->device, env.host,
+                    run->config.fault.start_timeout_s, env.heartbeat));
+    return absl::OkStatus();
+  };
+  HF_RETURN_IF_ERROR(Agree(world, open_mesh(), "opening NCCL"));
   // Measured before the state is there, so that its memory is not counted.
   HF_RETURN_IF_ERROR(world.Barrier());
   double flops = 0;

@@ -60,6 +60,7 @@ struct TrainRun {
   MeshCollectives collectives;
   std::shared_ptr<ckpt::TrainLayout> layout;
   RunDevice device;
+  std::unique_ptr<DeviceMesh> device_mesh;
   std::unique_ptr<DataSource> data;
   std::unique_ptr<BatchSource> train_data, eval_data;
   std::unique_ptr<StepRunner> runner;

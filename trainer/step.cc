@@ -2,6 +2,7 @@
 
 #include "trainer/step.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -47,7 +48,9 @@ absl::Status SumOverRanks(Collectives& world,
   return absl::OkStatus();
 }
 
-class Runner final : public StepRunner, private PipelineClient {
+class Runner final : public StepRunner,
+                     private PipelineClient,
+                     private UpdateGate {
  public:
   Runner(const StepOptions& options, StepPlan plan)
       : options_(options),
@@ -95,7 +98,16 @@ class Runner final : public StepRunner, private PipelineClient {
     return plan_.local_join
         .leaves[static_cast<size_t>(microbatch / plan_.microbatches_per_leaf)];
   }
-  void Update(int64_t step, double lr, float scale, UpdateGate* gate);
+  bool IsLastBackward(int64_t microbatch) const {
+    return microbatch + 1 == plan_.microbatches;
+  }
+  // Adds finished siblings of the leaf to one another, within `range`.
+  void JoinLeaf(const LocalJoinPlan::Leaf& leaf, const ElementRange& range);
+  // With overlap.grad_reduce: a part's gradients are final but for JoinLeaf.
+  absl::Status PartFinished(int64_t part);
+  // UpdateGate, with overlap.param_gather: what is before `first` is final.
+  void BeforeUpdate(int64_t first, int64_t count) override;
+  absl::Status Update(int64_t step, double lr, float scale, UpdateGate* gate);
   absl::Status ShareTimes(const PipelineTimes& times);
 
   const StepOptions options_;
@@ -122,6 +134,15 @@ class Runner final : public StepRunner, private PipelineClient {
   ExactSum loss_sum_;
   int64_t counted_tokens_ = 0;
 
+  // overlap.grad_reduce
+  std::vector<ElementRange> parts_;
+  ElementRange bucket_;  // finished, and not yet on the way
+  // overlap.param_gather
+  UpdateGate* gate_ = nullptr;  // the owner's
+  int gather_parts_ = 1;
+  int gathered_ = 0;
+  absl::Status gather_status_;
+
   std::vector<float> times_;  // forward, backward, waiting: pp each
   int64_t skipped_ = 0;
 };
@@ -141,7 +162,15 @@ absl::Status Runner::Open() {
   HF_ASSIGN_OR_RETURN(
       gradients_,
       GradientExchange::Create(device_mesh_, *state_, plan, device_, stream()));
-  weights_ = std::make_unique<WeightExchange>(device_mesh_, *state_, stream());
+  weights_ = std::make_unique<WeightExchange>(device_mesh_, *state_, device_,
+                                              stream());
+  if (options_.overlap.grad_reduce && mesh_.mesh.dp > 1) {
+    parts_ = PartsOf(*state_, state_->StageOffsetsOf(plan.tensors));
+  }
+  gather_parts_ = static_cast<int>(
+      std::clamp<int64_t>(plan.state.RegionBytes(ckpt::kWeightRegion) /
+                              (options_.overlap.bucket_kb << 10),
+                          1, 1000));
   train_actions_ = PlanOneForwardOneBackward(
       mesh_.mesh.pp, plan.at.pp, static_cast<int>(plan.microbatches));
   times_.resize(3 * static_cast<size_t>(mesh_.mesh.pp));
@@ -191,19 +220,51 @@ void Runner::OnLoss(int64_t, double loss_sum) {
 }
 
 void Runner::BeforeBackward(int64_t microbatch) {
+  if (!parts_.empty() && IsLastBackward(microbatch)) {
+    bucket_ = {parts_.back().first + parts_.back().count, 0};
+    stage_->SetGradientHook(
+        [this](int64_t part) { return PartFinished(part); });
+  }
   if (microbatch % plan_.microbatches_per_leaf != 0) return;
   float* const sum = state_->gradients(LeafOf(microbatch).slot);
   kernels::Zero(stream(), sum, state_->gradient_elements());
   stage_->SetGradients(sum);
 }
 
+void Runner::JoinLeaf(const LocalJoinPlan::Leaf& leaf,
+                      const ElementRange& range) {
+  if (range.count == 0) return;
+  for (const Join& join : leaf.joins) {
+    kernels::Accumulate(stream(), state_->gradients(join.from) + range.first,
+                        state_->gradients(join.into) + range.first,
+                        range.count);
+  }
+}
+
 void Runner::AfterBackward(int64_t microbatch) {
   if ((microbatch + 1) % plan_.microbatches_per_leaf != 0) return;
-  for (const Join& join : LeafOf(microbatch).joins) {
-    kernels::Accumulate(stream(), state_->gradients(join.from),
-                        state_->gradients(join.into),
-                        state_->gradient_elements());
+  ElementRange rest{0, state_->gradient_elements()};
+  if (!parts_.empty() && IsLastBackward(microbatch)) {
+    // The parts are joined and on their way; behind them may lie the second
+    // accumulator of a tied table.
+    stage_->SetGradientHook(nullptr);
+    const int64_t done = parts_.back().first + parts_.back().count;
+    rest = {done, rest.count - done};
   }
+  JoinLeaf(LeafOf(microbatch), rest);
+}
+
+absl::Status Runner::PartFinished(int64_t part) {
+  // Parts finish from the last to the first and lie side by side.
+  const ElementRange& range = parts_[static_cast<size_t>(part)];
+  JoinLeaf(LeafOf(plan_.microbatches - 1), range);
+  bucket_.count += bucket_.first - range.first;
+  bucket_.first = range.first;
+  const int64_t full = (options_.overlap.bucket_kb << 10) / 4;
+  if (bucket_.count < full && part > 0) return absl::OkStatus();
+  const ElementRange ready = bucket_;
+  bucket_.count = 0;
+  return ready.count == 0 ? absl::OkStatus() : gradients_->ReduceBeside(ready);
 }
 
 absl::StatusOr<StepResult> Runner::RunStep(int64_t step,
@@ -248,7 +309,8 @@ absl::StatusOr<StepResult> Runner::RunStep(int64_t step,
   if (result.skipped_nonfinite) {
     ++skipped_;
   } else {
-    Update(step, result.lr, ClipScale(options_.optim.clip_norm, norm), gate);
+    HF_RETURN_IF_ERROR(Update(step, result.lr,
+                              ClipScale(options_.optim.clip_norm, norm), gate));
     gather_start = clock_.Monotonic();
     HF_RETURN_IF_ERROR(weights_->Run());
     // The step is over when the device is through with it: a save may begin.
@@ -267,7 +329,8 @@ absl::StatusOr<StepResult> Runner::RunStep(int64_t step,
   return result;
 }
 
-void Runner::Update(int64_t step, double lr, float scale, UpdateGate* gate) {
+absl::Status Runner::Update(int64_t step, double lr, float scale,
+                            UpdateGate* gate) {
   const TrainStateShape& shape = state_->shape();
   const auto& regions = state_->regions();
   OwnedMemory memory;
@@ -277,7 +340,26 @@ void Runner::Update(int64_t step, double lr, float scale, UpdateGate* gate) {
   memory.exp_avg = regions[ckpt::kExpAvgRegion].as<float>();
   memory.exp_avg_sq = regions[ckpt::kExpAvgSqRegion].as<float>();
   memory.gradient = gradients_->owned();
-  adamw_.Update(stream(), memory, step, lr, scale, gate);
+  if (!options_.overlap.param_gather || mesh_.mesh.dp == 1) {
+    adamw_.Update(stream(), memory, step, lr, scale, gate);
+    return absl::OkStatus();
+  }
+  gate_ = gate;
+  gathered_ = 0;
+  gather_status_ = absl::OkStatus();
+  adamw_.Update(stream(), memory, step, lr, scale, this);
+  while (gather_status_.ok() && gathered_ < gather_parts_) {
+    gather_status_ = weights_->GatherBeside(gathered_++, gather_parts_);
+  }
+  return gather_status_;
+}
+
+void Runner::BeforeUpdate(int64_t first, int64_t count) {
+  while (gather_status_.ok() && gathered_ < gather_parts_ &&
+         weights_->PartEnd(gathered_, gather_parts_) <= first) {
+    gather_status_ = weights_->GatherBeside(gathered_++, gather_parts_);
+  }
+  if (gate_ != nullptr) gate_->BeforeUpdate(first, count);
 }
 
 absl::Status Runner::ShareTimes(const PipelineTimes& times) {

@@ -71,6 +71,7 @@ struct StepOptions {
   OptimConfig optim;        // decay_steps filled in.
   NumericsConfig numerics;  // virtual_dp filled in.
   BatchConfig batch;
+  OverlapConfig overlap;
   // All outlive the runner. `layout` is of BuildTensorTable(model, tp); its
   // weight dtype is that of numerics.compute.
   const ckpt::TrainLayout* layout = nullptr;

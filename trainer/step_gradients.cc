@@ -84,6 +84,7 @@ absl::Status GradientExchange::Open(const StepPlan& plan) {
   const ckpt::TrainLayout& layout = state_.layout();
   const TrainStateShape& shape = plan.state;
   const int dp = plan.at.dp;
+  beside_ = device_.NewStream();
   for (const int slot : plan.local_join.piece_slots) {
     pieces_.emplace_back(state_.gradients(slot),
                          static_cast<size_t>(state_.gradient_elements()));
@@ -128,8 +129,22 @@ absl::Status GradientExchange::Open(const StepPlan& plan) {
   return absl::OkStatus();
 }
 
+absl::Status GradientExchange::ReduceBeside(const ElementRange& range) {
+  device_.WaitFor(*beside_, device_.Record(stream_));
+  beside_elements_ += range.count;
+  return blocks_->ReduceWithin(range, pieces_, owned_share_, *beside_);
+}
+
 absl::Status GradientExchange::Reduce() {
-  HF_RETURN_IF_ERROR(blocks_->Reduce(pieces_, owned_share_, stream_));
+  if (beside_elements_ == 0) {
+    HF_RETURN_IF_ERROR(blocks_->Reduce(pieces_, owned_share_, stream_));
+  } else {
+    HF_CHECK(beside_elements_ == state_.shape().block_count * kBlockElements,
+             "%d elements of %d were reduced in the backward", beside_elements_,
+             state_.shape().block_count * kBlockElements);
+    beside_elements_ = 0;
+    device_.WaitFor(stream_, device_.Record(*beside_));
+  }
   if (head_ != nullptr) {
     HF_RETURN_IF_ERROR(head_->Reduce(pieces_, head_share_, stream_));
   }

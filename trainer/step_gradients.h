@@ -41,6 +41,12 @@ class GradientExchange {
       DeviceMesh& mesh, const TrainState& state, const StepPlan& plan,
       kernels::Device& device, kernels::Stream& stream);
 
+  // Elements `range` of the pieces of the local join are finished on the
+  // stream: begins their way to the owners beside it. Collective. The ranges of
+  // a step do not overlap; with none, all is left to Reduce, and else they
+  // cover the local blocks.
+  absl::Status ReduceBeside(const ElementRange& range);
+
   // The pieces of the local join are finished on the stream; afterwards owned()
   // is. Collective.
   absl::Status Reduce();
@@ -80,6 +86,8 @@ class GradientExchange {
   kernels::OwnedBuffer chunk_;    // of the head's gradient, received
   kernels::OwnedBuffer squares_;  // kSquareBlocks of FP64
   int64_t buffer_bytes_ = 0;
+  int64_t beside_elements_ = 0;              // in this step
+  std::unique_ptr<kernels::Stream> beside_;  // of ReduceBeside
 };
 
 }  // namespace holdfast::trainer

@@ -7,10 +7,6 @@
 namespace holdfast::trainer {
 namespace {
 
-// Messages of equal tag arrive in order, so a direction needs one tag.
-constexpr int kForwardTag = 0;
-constexpr int kBackwardTag = 1;
-
 int BufferOf(int64_t index) {
   return static_cast<int>(index % Stage::kMessages);
 }

@@ -46,6 +46,10 @@ struct PipelineTimes {
 
 class Pipeline {
  public:
+  // Messages of equal tag arrive in order, so a direction needs one tag.
+  static constexpr int kForwardTag = 0;
+  static constexpr int kBackwardTag = 1;
+
   // `pp` may be null when the stage is both first and last. All outlive this.
   // `slots` as the stage has.
   Pipeline(Stage& stage, DeviceCollectives* pp, int slots,

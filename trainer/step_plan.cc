@@ -2,6 +2,8 @@
 
 #include "trainer/step_plan.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_format.h"
 #include "ckpt/base/check.h"
 #include "ckpt/base/status_macros.h"
@@ -83,6 +85,28 @@ absl::Status CheckLayout(const StepOptions& options,
 }
 
 }  // namespace
+
+std::vector<ElementRange> PartsOf(const TrainState& state,
+                                  const StageOffsets& offsets) {
+  const int64_t end = state.shape().block_count * ckpt::kBlockElements;
+  std::vector<int64_t> first = {0};
+  for (const LayerOffsets& at : offsets.layers) {
+    first.push_back(std::min({at.input_norm, at.q, at.k, at.v, at.o,
+                              at.post_norm, at.gate, at.up, at.down}));
+  }
+  // What the last stage has behind its layers; a tied table, or the copy of
+  // one, lies before them.
+  first.push_back(offsets.final_norm >= 0 ? offsets.final_norm : end);
+  first.push_back(end);
+  std::vector<ElementRange> parts;
+  for (size_t part = 0; part + 1 < first.size(); ++part) {
+    HF_CHECK(first[part] <= first[part + 1],
+             "part %d of a stage begins at element %d, the next one at %d",
+             part, first[part], first[part + 1]);
+    parts.push_back({first[part], first[part + 1] - first[part]});
+  }
+  return parts;
+}
 
 absl::StatusOr<StepPlan> PlanStep(const StepOptions& options, ckpt::Rank rank) {
   const ckpt::TrainLayout& layout = *options.layout;

@@ -5,6 +5,7 @@
 #define HOLDFAST_TRAINER_STEP_PLAN_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "ckpt/layout/mesh.h"
@@ -36,6 +37,11 @@ struct StepPlan {
   TrainStateShape state;
   MemoryPlan memory;
 };
+
+// Where the gradients of each part of a stage lie (Stage::GradientHook), one
+// after the other; together all local blocks.
+std::vector<ElementRange> PartsOf(const TrainState& state,
+                                  const StageOffsets& offsets);
 
 // For options.device, or the processor where that is null. Errors as
 // StepRunner::Create.

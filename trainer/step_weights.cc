@@ -25,18 +25,20 @@ std::vector<ckpt::BlockRange> TiedShares(const ckpt::TrainLayout& layout,
 }
 
 WeightExchange::WeightExchange(DeviceMesh& mesh, const TrainState& state,
-                               kernels::Stream& stream)
+                               kernels::Device& device, kernels::Stream& stream)
     : mesh_(mesh),
+      device_(device),
       stream_(stream),
+      block_bytes_(ckpt::kBlockElements * state.shape().weight_bytes),
       weights_(state.regions()[ckpt::kWeightRegion].data,
-               state.regions()[ckpt::kWeightRegion].bytes) {
+               state.regions()[ckpt::kWeightRegion].bytes),
+      beside_(device.NewStream()) {
   const ckpt::TrainLayout& layout = state.layout();
   const ckpt::Coordinates& at = state.at();
-  const int64_t block_bytes = ckpt::kBlockElements * state.shape().weight_bytes;
   for (int dp = 0; dp < layout.mesh().dp; ++dp) {
     const ckpt::BlockRange owned = layout.OwnedBlocks(at.tp, at.pp, dp);
-    owned_.first.push_back(owned.first * block_bytes);
-    owned_.count.push_back(owned.count * block_bytes);
+    owned_.first.push_back(owned.first * block_bytes_);
+    owned_.count.push_back(owned.count * block_bytes_);
   }
   const bool first = at.pp == 0;
   const bool last = at.pp == layout.mesh().pp - 1;
@@ -44,19 +46,45 @@ WeightExchange::WeightExchange(DeviceMesh& mesh, const TrainState& state,
     const int64_t base = first ? state.shape().tied_table_blocks.first
                                : state.shape().tied_head_blocks.first;
     for (const ckpt::BlockRange& share : TiedShares(layout, at.tp)) {
-      tied_.first.push_back((base + share.first) * block_bytes);
-      tied_.count.push_back(share.count * block_bytes);
+      tied_.first.push_back((base + share.first) * block_bytes_);
+      tied_.count.push_back(share.count * block_bytes_);
     }
   }
 }
 
-absl::Status WeightExchange::GatherShares(const Shares& shares) {
+absl::Status WeightExchange::GatherShares(const Shares& shares,
+                                          kernels::Stream& stream) {
   if (mesh_.dp->size() == 1) return absl::OkStatus();
-  return mesh_.dp->AllGatherV(weights_, shares.first, shares.count, stream_);
+  return mesh_.dp->AllGatherV(weights_, shares.first, shares.count, stream);
+}
+
+int64_t WeightExchange::PartEnd(int part, int parts) const {
+  const int64_t blocks = owned_.count[mesh_.dp->rank()] / block_bytes_;
+  return blocks * (part + 1) / parts;
+}
+
+absl::Status WeightExchange::GatherBeside(int part, int parts) {
+  part_.first.clear();
+  part_.count.clear();
+  for (size_t dp = 0; dp < owned_.first.size(); ++dp) {
+    const int64_t blocks = owned_.count[dp] / block_bytes_;
+    const int64_t first = blocks * part / parts;
+    const int64_t end = blocks * (part + 1) / parts;
+    part_.first.push_back(owned_.first[dp] + first * block_bytes_);
+    part_.count.push_back((end - first) * block_bytes_);
+  }
+  device_.WaitFor(*beside_, device_.Record(stream_));
+  beside_done_ = part + 1 == parts;
+  return GatherShares(part_, *beside_);
 }
 
 absl::Status WeightExchange::Run() {
-  HF_RETURN_IF_ERROR(GatherShares(owned_));
+  if (beside_done_) {
+    beside_done_ = false;
+    device_.WaitFor(stream_, device_.Record(*beside_));
+  } else {
+    HF_RETURN_IF_ERROR(GatherShares(owned_, stream_));
+  }
   if (tied_.first.empty()) return absl::OkStatus();
   using Transfer = DeviceCollectives::Transfer;
   const int dp = mesh_.dp->rank();
@@ -70,7 +98,7 @@ absl::Status WeightExchange::Run() {
   if (!transfer.data.empty()) {
     HF_RETURN_IF_ERROR(pp.Exchange({&transfer, 1}, stream_));
   }
-  return sends ? absl::OkStatus() : GatherShares(tied_);
+  return sends ? absl::OkStatus() : GatherShares(tied_, stream_);
 }
 
 }  // namespace holdfast::trainer

@@ -102,6 +102,23 @@ TEST_F(TrainingOnDevice, EightRanksShareOneCardAsTheyShareAProcessor) {
                 "tp2-pp2-dp2 fp32");
 }
 
+// What the ranks exchange stays on the card, and travels beside the work: not
+// another bit.
+TEST_F(TrainingOnDevice, EightRanksShareOneCardAndItsMemory) {
+  for (const auto compute :
+       {trainer::ComputeType::kF32, trainer::ComputeType::kBf16}) {
+    if (TestDeviceIsFake() && compute == trainer::ComputeType::kF32) continue;
+    RunOptions options = Tiny(compute);
+    options.mesh = {.tp = 2, .pp = 2, .dp = 2};
+    options.device = TestDeviceOrDie;
+    const RunRecord by_the_host = TrainTiny(options);
+    options.shared_device = &device();
+    EXPECT_EQ(FirstDifference(TrainTiny(options), by_the_host), "");
+    options.overlap = {true, true, /*bucket_kb=*/4};
+    EXPECT_EQ(FirstDifference(TrainTiny(options), by_the_host), "");
+  }
+}
+
 TEST_F(TrainingOnDevice, EightRanksShareOneCardWithTheBitsOfOneMember) {
   // DP and PP change no bit on a device either: the same kernels, the same
   // tree. TP stays.

@@ -62,6 +62,7 @@ StepOptions StepOptionsOf(const RunOptions& options,
   step.numerics.virtual_dp = options.virtual_dp;
   step.batch.global_seqs = options.global_seqs;
   step.batch.micro_seqs = options.micro_seqs;
+  step.overlap = options.overlap;
   step.layout = &layout;
   return step;
 }

@@ -53,6 +53,7 @@ struct RunOptions {
   int64_t virtual_dp = 4;
   int64_t global_seqs = 8;
   int64_t micro_seqs = 1;
+  trainer::OverlapConfig overlap = {};
   trainer::OptimConfig optim = {
       .lr = 0.01, .min_lr = 0.001, .warmup_steps = 2, .decay_steps = 40};
   ckpt::Mesh mesh = {};

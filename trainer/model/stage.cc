@@ -34,6 +34,7 @@ class StageOf final : public Stage {
   StageMemory memory() const override { return core_.memory; }
   void SetGradients(float* base) override { core_.gradients = base; }
   kernels::Stream& stream() override { return stream_; }
+  void SetGradientHook(GradientHook hook) override { hook_ = std::move(hook); }
 
   std::span<std::byte> message(Message kind, int index) override {
     T* const data = core_.scratch.messages[static_cast<int>(kind)][index];
@@ -54,6 +55,9 @@ class StageOf final : public Stage {
     return core_.scratch.messages[static_cast<int>(kind)][index];
   }
 
+  absl::Status Finished(int64_t part) {
+    return hook_ == nullptr ? absl::OkStatus() : hook_(part);
+  }
   void Upload(const Batch& batch, SlotStash<T>& slot);
   absl::Status Embed(const SlotStash<T>& slot, T* output);
   absl::Status HeadForward(SlotStash<T>& slot, double* loss_sum);
@@ -81,6 +85,7 @@ class StageOf final : public Stage {
   const StageOffsets& offsets_;
   kernels::Stream& stream_;
   kernels::Event uploaded_ = kernels::Event::kPassed;  // The latest batch.
+  GradientHook hook_;
 };
 
 template <typename T>
@@ -205,6 +210,7 @@ absl::Status StageOf<T>::Backward(int slot_index, int message) {
   T* const gradient = core_.scratch.gradient;
   if (options_.last) {
     HF_RETURN_IF_ERROR(HeadBackward(slot));
+    HF_RETURN_IF_ERROR(Finished(static_cast<int64_t>(slot.layers.size()) + 1));
   } else {
     core_.Within(gradient, message_data(Message::kOutputGradient, message),
                  stream_count());
@@ -212,6 +218,7 @@ absl::Status StageOf<T>::Backward(int slot_index, int message) {
   for (size_t layer = slot.layers.size(); layer-- > 0;) {
     HF_RETURN_IF_ERROR(
         LayerBackward(core_, offsets_.layers[layer], slot.layers[layer]));
+    HF_RETURN_IF_ERROR(Finished(static_cast<int64_t>(layer) + 1));
   }
   if (options_.first) {
     kernels::EmbeddingBackwardArgs<T> args;
@@ -227,7 +234,7 @@ absl::Status StageOf<T>::Backward(int slot_index, int message) {
     core_.Within(message_data(Message::kInputGradient, message), gradient,
                  stream_count());
   }
-  return absl::OkStatus();
+  return Finished(0);
 }
 
 template <typename T>

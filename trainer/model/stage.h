@@ -25,6 +25,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -118,6 +119,13 @@ class Stage {
   // message) except on the last stage; fills message(kInputGradient, message)
   // except on the first.
   virtual absl::Status Backward(int slot, int message) = 0;
+
+  // Called by Backward when the gradients of a part of the stage have been
+  // enqueued, in this order: part layers + 1 is the head with its norm (last
+  // stage), part 1 + i is layer i, part 0 the embedding (every stage). An error
+  // ends the backward. Null: not called.
+  using GradientHook = std::function<absl::Status(int64_t part)>;
+  virtual void SetGradientHook(GradientHook hook) = 0;
 
   // For tests: the latest logits, copied: [rows, vocab rows here], as float.
   virtual std::vector<float> Logits() = 0;

@@ -14,6 +14,7 @@
 #include "trainer/parallel/device_collectives.h"
 #include "trainer/parallel/hosted_collectives.h"
 #include "trainer/parallel/mesh_collectives.h"
+#include "trainer/parallel/nccl_wire.h"
 #include "trainer/parallel/shared_wire.h"
 #include "trainer/parallel/wire_collectives.h"
 
@@ -21,6 +22,10 @@ namespace holdfast::trainer {
 
 // Ranks and sizes are those of MeshCollectives' communicators.
 struct DeviceMesh {
+  // Of NCCL; what follows uses them.
+  std::unique_ptr<WaitNames> names;
+  std::unique_ptr<NcclJob> job;
+
   std::unique_ptr<DeviceCollectives> tp;
   std::unique_ptr<DeviceCollectives> dp;
   std::unique_ptr<DeviceCollectives> pp;
@@ -29,9 +34,11 @@ struct DeviceMesh {
 // Over the host's communicators, for any device. Both outlive the result.
 inline DeviceMesh HostedMesh(const MeshCollectives& mesh,
                              kernels::Device& device) {
-  return {NewHostedCollectives(*mesh.tp, device),
-          NewHostedCollectives(*mesh.dp, device),
-          NewHostedCollectives(*mesh.pp, device)};
+  DeviceMesh made;
+  made.tp = NewHostedCollectives(*mesh.tp, device);
+  made.dp = NewHostedCollectives(*mesh.dp, device);
+  made.pp = NewHostedCollectives(*mesh.pp, device);
+  return made;
 }
 
 // For ranks that are threads and share `device`: `mesh` is of an InprocWorld.

@@ -51,9 +51,6 @@ GradientReducer::GradientReducer(DeviceCollectives& dp, OwnerJoinPlan plan,
                plan_.pieces.back().member == dp.size() - 1,
            "%d owners, %d members, the last piece is of member %d",
            owned_.size(), dp.size(), plan_.pieces.back().member);
-  for (const ElementRange& range : owned_) {
-    rounds_ = std::max(rounds_, (range.count + chunk_ - 1) / chunk_);
-  }
   rows_.resize(plan_.pieces.size());
   const int64_t foreign = ForeignPieces(plan_, dp.rank());
   const int64_t own = static_cast<int64_t>(plan_.pieces.size()) - foreign;
@@ -84,17 +81,29 @@ size_t GradientReducer::ScratchBytes(const OwnerJoinPlan& plan,
          sizeof(float);
 }
 
-int64_t GradientReducer::ChunkCount(int member, int64_t round) const {
-  return std::clamp<int64_t>(owned_[member].count - round * chunk_, 0, chunk_);
+ElementRange GradientReducer::ChunkOf(int member, int64_t round) const {
+  const ElementRange& owned = owned_[member];
+  const int64_t begin = std::max(owned.first, bucket_.first);
+  const int64_t end =
+      std::min(owned.first + owned.count, bucket_.first + bucket_.count);
+  const int64_t first = begin + round * chunk_;
+  return {first, std::clamp<int64_t>(end - first, 0, chunk_)};
 }
 
-absl::Status GradientReducer::Reduce(std::span<const std::span<float>> pieces,
-                                     std::span<float> result,
-                                     kernels::Stream& stream) {
+absl::Status GradientReducer::ReduceWithin(
+    const ElementRange& bucket, std::span<const std::span<float>> pieces,
+    std::span<float> result, kernels::Stream& stream) {
   HF_CHECK(static_cast<int64_t>(result.size()) == owned_[dp_.rank()].count,
            "a result of %d elements for %d owned ones", result.size(),
            owned_[dp_.rank()].count);
-  for (int64_t round = 0; round < rounds_; ++round) {
+  bucket_ = bucket;
+  const auto any_left = [this](int64_t round) {
+    for (int member = 0; member < dp_.size(); ++member) {
+      if (ChunkOf(member, round).count > 0) return true;
+    }
+    return false;
+  };
+  for (int64_t round = 0; any_left(round); ++round) {
     HF_RETURN_IF_ERROR(Exchange(pieces, round, stream));
     JoinPieces(round, result, stream);
   }
@@ -105,7 +114,8 @@ absl::Status GradientReducer::Exchange(std::span<const std::span<float>> pieces,
                                        int64_t round, kernels::Stream& stream) {
   using Kind = DeviceCollectives::Transfer::Kind;
   const int me = dp_.rank();
-  const int64_t mine = ChunkCount(me, round);
+  const ElementRange chunk = ChunkOf(me, round);
+  const int64_t mine = chunk.count;
   transfers_.clear();
 
   float* next_row = scratch_.as<float>();
@@ -114,7 +124,7 @@ absl::Status GradientReducer::Exchange(std::span<const std::span<float>> pieces,
     if (piece.member == me) {
       HF_CHECK(static_cast<size_t>(piece.index) < pieces.size(),
                "piece %d of %d", piece.index, pieces.size());
-      rows_[p] = pieces[piece.index].data() + owned_[me].first + round * chunk_;
+      rows_[p] = pieces[piece.index].data() + chunk.first;
       continue;
     }
     rows_[p] = next_row;
@@ -127,14 +137,13 @@ absl::Status GradientReducer::Exchange(std::span<const std::span<float>> pieces,
   // Neighbours first, so that members do not all send to member 0 at once.
   for (int distance = 1; distance < dp_.size(); ++distance) {
     const int to = (me + distance) % dp_.size();
-    const int64_t count = ChunkCount(to, round);
-    if (count == 0) continue;
+    const ElementRange theirs = ChunkOf(to, round);
+    if (theirs.count == 0) continue;
     for (size_t p = 0; p < plan_.pieces.size(); ++p) {
       const OwnerJoinPlan::Piece& piece = plan_.pieces[p];
       if (piece.member != me) continue;
       const std::span<float> part = pieces[piece.index].subspan(
-          static_cast<size_t>(owned_[to].first + round * chunk_),
-          static_cast<size_t>(count));
+          static_cast<size_t>(theirs.first), static_cast<size_t>(theirs.count));
       transfers_.push_back({Kind::kSend, Bytes(part), to});
     }
   }
@@ -144,9 +153,10 @@ absl::Status GradientReducer::Exchange(std::span<const std::span<float>> pieces,
 
 void GradientReducer::JoinPieces(int64_t round, std::span<float> result,
                                  kernels::Stream& stream) {
-  const int64_t mine = ChunkCount(dp_.rank(), round);
+  const ElementRange chunk = ChunkOf(dp_.rank(), round);
+  const int64_t mine = chunk.count;
   if (mine == 0) return;
-  float* const out = result.data() + round * chunk_;
+  float* const out = result.data() + chunk.first - owned_[dp_.rank()].first;
   const int64_t block = stream.immediate() ? kJoinBlock : mine;
   for (int64_t first = 0; first < mine; first += block) {
     const int64_t count = std::min(block, mine - first);

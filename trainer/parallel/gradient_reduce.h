@@ -68,14 +68,25 @@ class GradientReducer {
   // `result` has the owned range's count, and may be that part of any piece.
   // Enqueued on `stream` as DeviceCollectives says.
   absl::Status Reduce(std::span<const std::span<float>> pieces,
-                      std::span<float> result, kernels::Stream& stream);
+                      std::span<float> result, kernels::Stream& stream) {
+    return ReduceWithin(kEverything, pieces, result, stream);
+  }
+
+  // The same for what lies within `bucket` of the local gradient, the rest of
+  // the result untouched. Buckets that cover it make a Reduce, bit for bit.
+  absl::Status ReduceWithin(const ElementRange& bucket,
+                            std::span<const std::span<float>> pieces,
+                            std::span<float> result, kernels::Stream& stream);
 
  private:
   GradientReducer(DeviceCollectives& dp, OwnerJoinPlan plan,
                   std::vector<ElementRange> owned, kernels::Device& device,
                   int64_t chunk);
 
-  int64_t ChunkCount(int member, int64_t round) const;
+  static constexpr ElementRange kEverything = {0, int64_t{1} << 62};
+
+  // Chunk `round` of what `member` owns within the bucket under way.
+  ElementRange ChunkOf(int member, int64_t round) const;
   absl::Status Exchange(std::span<const std::span<float>> pieces, int64_t round,
                         kernels::Stream& stream);
   void JoinPieces(int64_t round, std::span<float> result,
@@ -86,7 +97,7 @@ class GradientReducer {
   const std::vector<ElementRange> owned_;
   kernels::Device& device_;
   const int64_t chunk_;
-  int64_t rounds_ = 0;
+  ElementRange bucket_ = kEverything;
   kernels::OwnedBuffer scratch_;  // chunk_ elements a foreign piece.
   std::vector<float*> rows_;      // By piece of the plan.
   std::vector<DeviceCollectives::Transfer> transfers_;

@@ -28,11 +28,19 @@ struct ParallelConfig {
   Sharding sharding = Sharding::kOptimizer;
   bool sequence_parallel = false;
   Recompute recompute = Recompute::kNone;
-  bool overlap_grad_reduce = false;
-  bool overlap_param_gather = false;
 
   friend bool operator==(const ParallelConfig&,
                          const ParallelConfig&) = default;
+};
+
+// What travels while something is computed. No bit depends on it.
+struct OverlapConfig {
+  bool grad_reduce = false;   // Gradients over DP during the last backward.
+  bool param_gather = false;  // Weights over DP during the update.
+  int64_t bucket_kb =
+      65'536;  // Gradients or weights of a rank that go at once.
+
+  friend bool operator==(const OverlapConfig&, const OverlapConfig&) = default;
 };
 
 }  // namespace holdfast::trainer

@@ -134,8 +134,6 @@ TEST(ConfigCheckTest, SystemsThatAreNotBuiltAreRefusedByName) {
                                "parallel.sequence_parallel=true",
                                "parallel.recompute=full",
                                "parallel.recompute=selective",
-                               "parallel.overlap_grad_reduce=true",
-                               "parallel.overlap_param_gather=true",
                                "checkpoint.interval=auto"};
   for (const std::string& set : asked) {
     const absl::Status status = CheckBuilt(Small({set}));

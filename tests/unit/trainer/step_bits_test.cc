@@ -85,6 +85,17 @@ TEST_P(StepBitsTest, LeavesThatAreNoPowerOfTwo) {
                  {{.dp = 2}, {.dp = 4}, {.dp = 5}, {.pp = 2, .dp = 6}});
 }
 
+// Buckets of a page: every part of a stage travels by itself.
+TEST_P(StepBitsTest, WhatTravelsBesideTheWorkChangesNoBit) {
+  RunOptions options = Options();
+  options.steps = 2;
+  options.overlap = {.grad_reduce = true, .param_gather = true, .bucket_kb = 4};
+  ExpectSameBits(options, {{.dp = 2}, {.dp = 3}, {.pp = 2, .dp = 2}});
+  options.mesh.tp = 2;
+  options.overlap.bucket_kb = 64;
+  ExpectSameBits(options, {{.tp = 2, .dp = 2}});
+}
+
 INSTANTIATE_TEST_SUITE_P(
     All, StepBitsTest,
     testing::Values(Numerics{false, ComputeType::kF32},

@@ -234,6 +234,7 @@ TEST(StepTest, RanksThatShareOneFakeDeviceTrainToTheBitsOfTheCpu) {
     auto device = kernels::NewFakeDevice(fake);
     ASSERT_TRUE(device.ok()) << device.status();
     options.shared_device = device->get();
+    if (tied) options.overlap = {true, true, /*bucket_kb=*/4};
     EXPECT_EQ(FirstDifference(cpu, TrainTiny(options)), "");
   }
 }
