@@ -20,15 +20,13 @@
 #include "ckpt/convert/convert_plan.h"
 #include "ckpt/convert/convert_record.h"
 #include "ckpt/convert/target_dir.h"
+#include "ckpt/convert/verify_threads.h"
 #include "ckpt/convert/window_worker.h"
-#include "ckpt/session/io.h"
 #include "ckpt/session/preflight.h"
-#include "ckpt/session/verify_session.h"
 
 namespace holdfast::ckpt {
 namespace {
 
-constexpr uint16_t kSpace = 1;
 constexpr std::chrono::milliseconds kTick(100);
 
 RunId DrawRunId() {
@@ -88,6 +86,7 @@ class Writing {
   absl::StatusOr<StorageOptions> StorageOf() const;
   absl::Status TakeRecords();
   absl::Status MakePlan();
+  int Threads() const;
   absl::Status OpenWorkers();
   absl::Status TakeUp();
   absl::Status WriteRounds();
@@ -188,6 +187,11 @@ absl::Status Writing::MakePlan() {
   return absl::OkStatus();
 }
 
+int Writing::Threads() const {
+  if (options_.threads > 0) return options_.threads;
+  return std::max(2, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
 absl::Status Writing::OpenWorkers() {
   shared_.plan = &plan_;
   shared_.items = &target_.items();
@@ -205,12 +209,8 @@ absl::Status Writing::OpenWorkers() {
     shared_.crcs.resize(plan_.order.size());
   }
   shared_.fills = &fills_.emplace(std::max(1, source_->fills_at_once()));
-  const int wanted =
-      options_.threads > 0
-          ? options_.threads
-          : std::max(2, static_cast<int>(std::thread::hardware_concurrency()));
   const int threads =
-      static_cast<int>(std::clamp<size_t>(plan_.windows.size(), 1, wanted));
+      static_cast<int>(std::clamp<size_t>(plan_.windows.size(), 1, Threads()));
   for (int i = 0; i < threads; ++i) {
     HF_ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage,
                         OpenStorage(out_->storage_options()));
@@ -413,32 +413,26 @@ WriteCheckpointReport Writing::Report() const {
 
 absl::StatusOr<WriteCheckpointReport> Writing::VerifyComplete() {
   HF_ASSIGN_OR_RETURN(const Manifest manifest, out_->ReadManifest());
-  SessionEnv env;
-  env.storage = &out_->storage();
-  env.clock = &clock_;
-  env.space = kSpace;
-  env.ops_max = env.storage->queue_depth();
-  VerifySession session(env, out_->checkpoint_dir(), &manifest, /*hash=*/true);
-  while (true) {
-    session.Poll();
-    if (session.done()) break;
-    Completion answers[64];
-    const size_t count = env.storage->Poll(answers);
-    for (size_t i = 0; i < count; ++i) session.OnCompletion(answers[i]);
-    if (count == 0) env.storage->WaitForCompletion(/*wait_ms=*/100);
-    const LoadProgress at = session.progress();
+  VerifyThreadsOptions verify;
+  verify.open = [this] { return OpenStorage(out_->storage_options()); };
+  verify.dir = out_->checkpoint_dir();
+  verify.hash = true;
+  verify.threads = std::min(Threads(), VerifyThreadsUseful(manifest));
+  uint64_t total = 0;
+  for (const ShardFile& file : manifest.files) total += file.bytes;
+  verify.on_tick = [this, total](uint64_t done) {
+    done = std::min(done, total);
     if (options_.on_progress) {
-      options_.on_progress({.bytes_done = at.bytes_done,
-                            .bytes_total = at.bytes_total,
-                            .bytes_verified = at.bytes_done,
+      options_.on_progress({.bytes_done = done,
+                            .bytes_total = total,
+                            .bytes_verified = done,
                             .phase = "verifying"});
     }
     Listen();
-    if (stop_) {
-      return absl::CancelledError("stopped while the result was verified");
-    }
-  }
-  const VerifyOutcome& outcome = session.outcome();
+    return !stop_;
+  };
+  const VerifyOutcome outcome = VerifyOnThreads(manifest, verify, clock_);
+  if (absl::IsCancelled(outcome.status)) return outcome.status;
   if (!outcome.status.ok()) {
     return absl::Status(
         outcome.status.code(),

@@ -1,10 +1,5 @@
-// tools/ckptctl/verify_threads.h: verification on several cores.
-//
-// Each thread has a storage of its own and takes parts of the checkpoint until
-// there are no more (ckpt/session/verify_session.h). The calling thread waits
-// and shows the progress.
-//
-// Memory: 4 MiB a read in flight, and with `hash` 32 bytes an item and thread.
+// tools/ckptctl/verify_threads.h: verification on several cores
+// (ckpt/convert/verify_threads.h), with a progress line.
 
 #ifndef HOLDFAST_TOOLS_CKPTCTL_VERIFY_THREADS_H_
 #define HOLDFAST_TOOLS_CKPTCTL_VERIFY_THREADS_H_
