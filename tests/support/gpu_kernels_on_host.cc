@@ -33,7 +33,10 @@ constexpr HostRunner kRun;
 template <typename T>
 std::vector<T> Scratch(int64_t count) {
   std::vector<T> scratch(static_cast<size_t>(count));
-  std::memset(static_cast<void*>(scratch.data()), 0xa5, count * sizeof(T));
+  if (count > 0) {
+    std::memset(static_cast<void*>(scratch.data()), 0xa5,
+                scratch.size() * sizeof(T));
+  }
   return scratch;
 }
 

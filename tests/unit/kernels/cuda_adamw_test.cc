@@ -63,7 +63,7 @@ TYPED_TEST(CudaAdamWTest, HasTheCpusBitsStepAfterStep) {
       for (int64_t step = 1; step <= 4; ++step) {
         AdamW(CpuStream(), cpu.Args(gradient(step), step));
       }
-      const std::string got = SameOnAnyGrid([&](const HostRunner& run) {
+      const std::string got = SameOnAnyGrid([&](const auto& run) {
         State<TypeParam> state(count, offset);
         for (int64_t step = 1; step <= 4; ++step) {
           RunAdamW(state.Args(gradient(step), step), run);

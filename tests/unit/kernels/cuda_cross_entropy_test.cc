@@ -67,7 +67,7 @@ TYPED_TEST(CudaCrossEntropyTest, RowSumsAgreeWithTheCpu) {
                      p.weights.data(), loss.data());
     std::vector<float> got_max(s.rows), got_sum(s.rows), got_target(s.rows),
         got_loss(s.rows);
-    SameOnAnyGrid([&](const HostRunner& run) {
+    SameOnAnyGrid([&](const auto& run) {
       RunCrossEntropyMax(p.view, got_max.data(), run);
       RunCrossEntropySum(p.view, got_max.data(), p.targets.data(),
                          got_sum.data(), got_target.data(), run);
@@ -111,7 +111,7 @@ TYPED_TEST(CudaCrossEntropyTest, BackwardHasTheCpusBitsInPlaceToo) {
     CrossEntropyBackward(CpuStream(), over_view, max.data(), sum.data(),
                          p.targets.data(), p.weights.data(),
                          expected_over.data(), s.stride);
-    const std::string got = SameOnAnyGrid([&](const HostRunner& run) {
+    const std::string got = SameOnAnyGrid([&](const auto& run) {
       Placed<T> dlogits = before;
       RunCrossEntropyBackward(p.view, max.data(), sum.data(), p.targets.data(),
                               p.weights.data(), dlogits.data(), stride, run);

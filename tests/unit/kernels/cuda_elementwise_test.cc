@@ -32,7 +32,7 @@ TYPED_TEST(CudaElementwiseTest, AddScaleAndAccumulateHaveTheCpusBits) {
       Add(CpuStream(), x.data(), y.data(), added.data(), count);
       Scale(CpuStream(), scaled.data(), 0.37f, count);
       Accumulate(CpuStream(), x.data(), accumulated.data(), count);
-      const std::string got = SameOnAnyGrid([&](const HostRunner& run) {
+      const std::string got = SameOnAnyGrid([&](const auto& run) {
         Placed<T> a = y;
         Placed<T> s = x;
         Placed<float> acc = sum;
@@ -61,7 +61,7 @@ TEST(CudaFlatTest, CastsHaveTheCpusBits) {
       Placed<float> widened = wide;
       Cast(CpuStream(), wide.data(), narrowed.data(), count);
       Cast(CpuStream(), narrow.data(), widened.data(), count);
-      const std::string got = SameOnAnyGrid([&](const HostRunner& run) {
+      const std::string got = SameOnAnyGrid([&](const auto& run) {
         Placed<Bf16> n = narrow;
         Placed<float> w = wide;
         RunCast(wide.data(), n.data(), count, run);
@@ -82,7 +82,7 @@ TEST(CudaFlatTest, SumsOfSquaresHaveTheCpusBits) {
       std::vector<double> total(1, 7.0);
       BlockSumsOfSquares(CpuStream(), x.data(), count, sums.data());
       SumOfSquares(CpuStream(), x.data(), count, total.data());
-      const std::string got = SameOnAnyGrid([&](const HostRunner& run) {
+      const std::string got = SameOnAnyGrid([&](const auto& run) {
         std::vector<double> s(sums.size(), 7.0);
         std::vector<double> t(1, 9.0);
         std::vector<double> scratch(

@@ -52,7 +52,7 @@ TYPED_TEST(CudaEmbeddingTest, ForwardHasTheCpusBits) {
     };
     std::vector<T> expected(s.count * s.hidden);
     EmbeddingForward(CpuStream(), args(expected));
-    const std::string got = SameOnAnyGrid([&](const HostRunner& run) {
+    const std::string got = SameOnAnyGrid([&](const auto& run) {
       std::vector<T> out(expected.size());
       RunEmbeddingForward(args(out), run);
       return BytesOf(out);
@@ -84,7 +84,7 @@ TYPED_TEST(CudaEmbeddingTest, BackwardHasTheCpusBits) {
     std::vector<float> expected = before;
     EmbeddingBackward(CpuStream(),
                       BackwardArgs(s, tokens, dout.data(), expected.data()));
-    const std::string got = SameOnAnyGrid([&](const HostRunner& run) {
+    const std::string got = SameOnAnyGrid([&](const auto& run) {
       std::vector<float> dtable = before;
       const auto args = BackwardArgs(s, tokens, dout.data(), dtable.data());
       std::vector<uint32_t> scratch(

@@ -44,7 +44,7 @@ TYPED_TEST(CudaRopeTest, HasTheCpusBitsBothWays) {
       Placed<T> expected = x;
       direction > 0 ? RopeForward(CpuStream(), args(expected))
                     : RopeBackward(CpuStream(), args(expected));
-      const std::string got = SameOnAnyGrid([&](const HostRunner& run) {
+      const std::string got = SameOnAnyGrid([&](const auto& run) {
         Placed<T> turned = x;
         RunRope(args(turned), direction, run);
         return BytesOf(turned.all);

@@ -66,7 +66,7 @@ TYPED_TEST(CudaSwigluTest, HasTheCpusBitsBothWays) {
                    backward(in.data(), expected.data(), s.dstride));
     SwigluBackward(CpuStream(), backward(expected_over.data(),
                                          expected_over.data(), s.in_stride));
-    const std::string got = SameOnAnyGrid([&](const HostRunner& run) {
+    const std::string got = SameOnAnyGrid([&](const auto& run) {
       std::vector<T> o(out.size());
       Placed<T> d = gradient;
       Placed<T> over = in;
