@@ -58,15 +58,18 @@ class LateCopier final : public ckpt::AsyncCopier {
     const std::lock_guard lock(lock_);
     while (done_ < copies_.size()) Run();
   }
-  void RunByItself() { by_itself_ = true; }
+  void RunByItself(bool on = true) {
+    const std::lock_guard lock(lock_);
+    by_itself_ = on;
+  }
   void Fail(absl::Status why) {
     const std::lock_guard lock(lock_);
     status_ = std::move(why);
   }
-  // A kernel that stores into region 0.
-  void Store(uint64_t offset, uint64_t bytes, int value) {
+  // A kernel that stores into a region.
+  void Store(uint32_t region, uint64_t offset, uint64_t bytes, int value) {
     const std::lock_guard lock(lock_);
-    std::memset(regions_[0].data() + offset, value, bytes);
+    std::memset(regions_[region].data() + offset, value, bytes);
   }
   void LimitMemory(uint64_t bytes_max) { bytes_max_ = bytes_max; }
 

@@ -191,7 +191,7 @@ TEST_F(StagedSnapshotTest, WriterAndOptimizerMeet) {
       BlockingWrite(snapshot, RealClock(), absl::Minutes(1), 0, unit * kPage,
                     kPage);
       // By the device, in the order of its copies.
-      copier_.Store(unit * kPage, kPage, 0xee);
+      copier_.Store(0, unit * kPage, kPage, 0xee);
     }
     writer.join();
     EXPECT_TRUE(snapshot.status().ok());
