@@ -209,7 +209,7 @@ std::vector<Key> MakeKeys() {
        "MiB",
        {.low = 0, .high = 1 << 24},
        "for copies of state that the optimizer overtakes; 0: 5 % of what a "
-       "rank saves, at least 4"},
+       "rank saves, at least 4; on a GPU for all of it, 0: at once"},
       {"checkpoint.vote_timeout_ms", HF_FIELD(checkpoint.vote_timeout_ms), "ms",
        UpTo(86400000), "until ranks that did not vote are named"},
       {"checkpoint.storage",
