@@ -1,5 +1,7 @@
 // `holdfast links` over real ranks: what a user reads before a run.
 
+#include <filesystem>
+
 #include "gmock/gmock.h"
 #include "tests/e2e/job_test.h"
 
@@ -58,6 +60,15 @@ TEST_F(LinksTest, RanksThatDoNotFitTheLayoutAreRefusedOnce) {
   EXPECT_NE(first, std::string::npos) << ended;
   EXPECT_EQ(ended.err.find("which 3 ranks", first + 1), std::string::npos)
       << ended;
+}
+
+TEST_F(LinksTest, WithoutAGpuLinksBetweenGpusAreRefusedInALine) {
+  if (std::filesystem::exists("/dev/nvidia0")) {
+    GTEST_SKIP() << "this machine has a GPU";
+  }
+  const Ended ended = Links(2, {"--device", "cuda"});
+  EXPECT_EQ(ended.code, 78) << ended;
+  EXPECT_THAT(ended.err, HasSubstr("holdfast links: device = cuda needs"));
 }
 
 TEST_F(LinksTest, OneRankIsToldHowToStartSeveral) {

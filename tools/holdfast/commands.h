@@ -82,6 +82,7 @@ int RunDoctor(const DoctorOptions& options);
 struct LinksOptions {
   int tp = 1;
   int pp = 1;                     // dp is what is left.
+  std::string device = "cpu";     // Whose memory: "cpu", or "cuda" by NCCL.
   std::string message = "16MiB";  // Sizes as ParseBytes reads them.
   std::string sum = "64MiB";
   int repeats = 5;

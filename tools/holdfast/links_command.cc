@@ -20,6 +20,8 @@
 #include "tools/holdfast/rank_process.h"
 #include "trainer/fault/exit_codes.h"
 #include "trainer/links/measure_links.h"
+#include "trainer/run_device.h"
+#include "trainer/startup.h"
 
 namespace holdfast::tools {
 namespace {
@@ -61,10 +63,51 @@ absl::StatusOr<int64_t> SizeOf(const char* option, const std::string& text) {
   return static_cast<int64_t>(*bytes / sizeof(float) * sizeof(float));
 }
 
+// The device that is measured between, and its communicators; nothing of both
+// for host memory.
+struct Devices {
+  trainer::RunDevice device;
+  std::unique_ptr<trainer::DeviceMesh> mesh;
+};
+
+// Collective.
+absl::StatusOr<Devices> OpenDevices(const LinksOptions& options,
+                                    const trainer::MeshCollectives& mesh,
+                                    const trainer::Job& job,
+                                    trainer::Heartbeat& heartbeat) {
+  Devices opened;
+  if (options.device == "cpu") return opened;
+  trainer::Config config;
+  config.device = trainer::DeviceChoice::kCuda;
+  const std::string host = job.HostOf(job.rank());
+  absl::StatusOr<trainer::RunDevice> device =
+      trainer::OpenRunDevice(config, job.local_rank());
+  // Rank 0's own is said at the end.
+  if (!device.ok() && job.rank() != 0) {
+    HF_LOG_ERROR("%s", std::string(device.status().message()));
+  }
+  HF_RETURN_IF_ERROR(
+      trainer::Agree(*mesh.world, device.status(), "opening the GPU"));
+  opened.device = *std::move(device);
+  HF_RETURN_IF_ERROR(trainer::CountSharing(*mesh.world, host, opened.device));
+  HF_ASSIGN_OR_RETURN(
+      opened.mesh,
+      trainer::OpenRunMesh(mesh, opened.device, host,
+                           static_cast<int64_t>(options.round_timeout_s),
+                           &heartbeat));
+  if (opened.mesh == nullptr) {
+    return absl::FailedPreconditionError(
+        "several ranks have the same GPU, and NCCL takes one rank a GPU; start "
+        "as many ranks a host as it has GPUs");
+  }
+  return opened;
+}
+
 // Everything that rank 0 says.
 struct Findings {
   ckpt::Mesh mesh;
   int64_t hosts = 0;
+  std::string memory;
   trainer::LinkTestOptions test;
   trainer::LinkExpectations expected;
   trainer::LinkMeasurements measured;
@@ -83,12 +126,13 @@ std::string Rate(double bytes_per_s) {
 std::string Micros(double us) { return absl::StrFormat("%.3g", us); }
 
 void PrintAsText(const Findings& found) {
-  std::printf("links of %s, %d ranks on %ld %s; messages of %s, sums of %s\n\n",
-              ckpt::ToString(found.mesh).c_str(), found.mesh.world(),
-              static_cast<long>(found.hosts),
-              found.hosts == 1 ? "host" : "hosts",
-              BytesText(static_cast<double>(found.test.message_bytes)).c_str(),
-              BytesText(static_cast<double>(found.test.sum_bytes)).c_str());
+  std::printf(
+      "links of %s, %d ranks on %ld %s, %s; messages of %s, sums of %s\n\n",
+      ckpt::ToString(found.mesh).c_str(), found.mesh.world(),
+      static_cast<long>(found.hosts), found.hosts == 1 ? "host" : "hosts",
+      found.memory.c_str(),
+      BytesText(static_cast<double>(found.test.message_bytes)).c_str(),
+      BytesText(static_cast<double>(found.test.sum_bytes)).c_str());
   std::vector<std::vector<std::string>> rows = {
       {"axis", "where", "operation", "of them", "GB/s median", "slowest",
        "us median", "longest"}};
@@ -151,6 +195,7 @@ void PrintAsJson(const Findings& found) {
   json["layout"] = ckpt::ToString(found.mesh);
   json["ranks"] = found.mesh.world();
   json["hosts"] = found.hosts;
+  json["memory"] = found.memory;
   json["message_bytes"] = found.test.message_bytes;
   json["sum_bytes"] = found.test.sum_bytes;
   json["as_expected"] = found.report.meets_expectations();
@@ -235,6 +280,21 @@ absl::StatusOr<int> MeasureAndSay(const LinksOptions& options,
                                           kJoinTimeout);
     HF_ASSIGN_OR_RETURN(mesh, trainer::SplitMesh(job.world(), found.mesh));
   }
+  HF_ASSIGN_OR_RETURN(const Devices devices,
+                      OpenDevices(options, mesh, job, heartbeat));
+  if (devices.mesh != nullptr) {
+    found.test.open_ops = [&](trainer::Collectives&, trainer::LinkAxis axis,
+                              int64_t bytes_max) {
+      const trainer::DeviceMesh& over = *devices.mesh;
+      return trainer::NewDeviceLinkOps(axis == trainer::LinkAxis::kTp ? *over.tp
+                                       : axis == trainer::LinkAxis::kPp
+                                           ? *over.pp
+                                           : *over.dp,
+                                       *devices.device.device, bytes_max);
+    };
+  }
+  found.memory =
+      devices.mesh == nullptr ? "host memory, by MPI" : "GPU memory, by NCCL";
   HF_ASSIGN_OR_RETURN(found.measured, trainer::MeasureLinks(mesh, found.test));
 
   found.expected.inside = {options.inside_gb_per_s * 1e9, options.inside_us};

@@ -270,6 +270,12 @@ Command AddLinks(CLI::App& app) {
   count("--pp", options->pp,
         "pipeline stages; the default is 1. DP is the rest of the ranks");
   parser
+      ->add_option("--device", options->device,
+                   "cpu (the default): host memory, by MPI; cuda: the GPUs' "
+                   "memory, by NCCL, one rank a GPU")
+      ->check(CLI::IsMember({"cpu", "cuda"}).description(""))
+      ->type_name("NAME");
+  parser
       ->add_option("--message", options->message,
                    "bytes of a message; the default is 16MiB")
       ->type_name("SIZE");
