@@ -95,6 +95,8 @@ class Job final : public NcclJob {
 
   // The outcome of a call to NCCL on a channel; waits until NCCL has taken it.
   absl::Status Settle(Channel& channel, const char* doing, ncclResult_t result);
+  // What ended all communication; OK while nothing has.
+  const absl::Status& failed() const { return failed_; }
   // The first error of any channel, after which all are aborted.
   absl::Status Check();
   absl::Status Sync(Stream& stream);
@@ -319,6 +321,7 @@ class Wire final : public NcclWire {
   template <typename Enqueue>
   absl::StatusOr<Event> Run(Channel& channel, const char* kind, Stream& stream,
                             const Enqueue& enqueue) {
+    HF_RETURN_IF_ERROR(job_.failed());
     device_.MakeCurrent();
     device_.WaitFor(*channel.stream, device_.Record(stream));
     ncclResult_t result = ncclGroupStart();

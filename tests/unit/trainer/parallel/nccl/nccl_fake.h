@@ -1,0 +1,32 @@
+// tests/unit/trainer/parallel/nccl/nccl_fake.h: as much of NCCL as the wire
+// uses, within one thread: messages wait for their receiver, copies run when a
+// stream does (fake_cudart.h), and errors come when a test asks for them.
+
+#ifndef HOLDFAST_TESTS_UNIT_TRAINER_PARALLEL_NCCL_NCCL_FAKE_H_
+#define HOLDFAST_TESTS_UNIT_TRAINER_PARALLEL_NCCL_NCCL_FAKE_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace holdfast::trainer {
+
+struct FakeNccl {
+  // How often a communicator answers "in progress" after a call; below 0: for
+  // ever.
+  int in_progress = 2;
+  int async_error = 0;           // An ncclResult_t, of all communicators.
+  std::function<void()> on_ask;  // At each question about errors.
+
+  int opened = 0;
+  int aborted = 0;
+  int destroyed = 0;
+  std::vector<std::string> calls;  // "send 1 100": peer, bytes
+};
+
+FakeNccl& Nccl();
+void ResetNccl();
+
+}  // namespace holdfast::trainer
+
+#endif  // HOLDFAST_TESTS_UNIT_TRAINER_PARALLEL_NCCL_NCCL_FAKE_H_
