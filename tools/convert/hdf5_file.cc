@@ -7,13 +7,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "ckpt/base/status_macros.h"
 #include "ckpt/format/manifest_rules.h"
+#include "ckpt/storage/errno_status.h"
 #include "tools/common/text.h"
 #include "tools/convert/hdf5_names.h"
 
@@ -460,8 +460,7 @@ absl::StatusOr<Id> OpenGroup(hid_t file, const char* name,
 absl::StatusOr<Hdf5Contents> ReadHdf5(int fd, const std::string& path) {
   struct stat st = {};
   if (::fstat(fd, &st) != 0) {
-    return absl::UnavailableError(
-        absl::StrFormat("looking at %s: %s", path, std::strerror(errno)));
+    return ckpt::ErrnoStatus(errno, "looking at", path);
   }
   if (!PrepareLibrary()) return absl::UnavailableError(LastError());
   const Id access = FileAccess();

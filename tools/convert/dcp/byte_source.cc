@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_format.h"
 #include "ckpt/base/status_macros.h"
+#include "ckpt/storage/errno_status.h"
 
 namespace holdfast::tools {
 
@@ -33,11 +34,11 @@ absl::StatusOr<std::unique_ptr<FileSource>> FileSource::OpenIn(
       return absl::InvalidArgumentError(
           absl::StrFormat("%s is a symbolic link", path));
     }
-    return absl::ErrnoToStatus(error, absl::StrFormat("opening %s", path));
+    return ckpt::ErrnoStatus(error, "opening", path);
   }
   struct stat stat;
   if (::fstat(fd.get(), &stat) != 0) {
-    return absl::ErrnoToStatus(errno, absl::StrFormat("looking at %s", path));
+    return ckpt::ErrnoStatus(errno, "looking at", path);
   }
   if (!S_ISREG(stat.st_mode)) {
     return absl::InvalidArgumentError(
@@ -53,8 +54,8 @@ absl::Status FileSource::Read(uint64_t offset, std::span<std::byte> out) {
         ::pread(fd_.get(), out.data(), out.size(), static_cast<off_t>(offset));
     if (read < 0 && errno == EINTR) continue;
     if (read < 0) {
-      return absl::ErrnoToStatus(
-          errno, absl::StrFormat("reading %s at byte %d", name_, offset));
+      return ckpt::ErrnoStatus(errno, "reading",
+                               absl::StrFormat("%s at byte %d", name_, offset));
     }
     if (read == 0) {
       return absl::DataLossError(

@@ -17,6 +17,7 @@
 #include "ckpt/base/check.h"
 #include "ckpt/base/status_macros.h"
 #include "ckpt/format/checksum.h"
+#include "ckpt/storage/errno_status.h"
 
 namespace holdfast::tools {
 namespace {
@@ -32,7 +33,7 @@ absl::StatusOr<std::string> Stamp(int dir, const std::string& path,
                                   const std::string& name) {
   struct stat stat;
   if (::fstatat(dir, name.c_str(), &stat, AT_SYMLINK_NOFOLLOW) != 0) {
-    return absl::ErrnoToStatus(errno, absl::StrFormat("%s/%s", path, name));
+    return ckpt::ErrnoStatus(errno, "looking at", path + "/" + name);
   }
   return absl::StrFormat(" %s:%d:%d.%09d", name, stat.st_size,
                          stat.st_mtim.tv_sec, stat.st_mtim.tv_nsec);
@@ -66,7 +67,7 @@ absl::StatusOr<std::unique_ptr<DcpDirectory>> DcpDirectory::Open(
     const std::string& path, const DcpOptions& options) {
   ckpt::Fd dir(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!dir.valid()) {
-    return absl::ErrnoToStatus(errno, absl::StrFormat("opening %s", path));
+    return ckpt::ErrnoStatus(errno, "opening", path);
   }
   absl::StatusOr<std::unique_ptr<FileSource>> metadata =
       FileSource::OpenIn(dir.get(), path, ".metadata");
@@ -332,7 +333,7 @@ absl::StatusOr<TorchValue> DcpDirectory::ReadFile(
     const std::string& name) const {
   const ckpt::Fd dir(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!dir.valid()) {
-    return absl::ErrnoToStatus(errno, absl::StrFormat("opening %s", path_));
+    return ckpt::ErrnoStatus(errno, "opening", path_);
   }
   HF_ASSIGN_OR_RETURN(const std::unique_ptr<FileSource> file,
                       FileSource::OpenIn(dir.get(), path_, name));

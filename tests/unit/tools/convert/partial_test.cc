@@ -5,14 +5,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 
 #include "ckpt/base/aligned_buffer.h"
+#include "ckpt/storage/errno_status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/temp_dir.h"
 #include "tests/unit/tools/convert/hf_files.h"
+#include "tools/convert/dcp/byte_source.h"
+#include "tools/convert/foreign_files.h"
 #include "tools/convert/out_file.h"
 #include "tools/convert/partial_directory.h"
 #include "tools/convert/partial_file.h"
@@ -140,6 +144,23 @@ TEST_F(PartialTest, APlaceThatCannotBeIsSaidAtOnce) {
   EXPECT_EQ(MakeDirectory("a", uint64_t{1} << 62),
             absl::StatusCode::kResourceExhausted);
   EXPECT_FALSE(Exists(".a.partial"));
+}
+
+// An error of the system is what ckpt/storage says of it, whoever meets it; a
+// program then ends as its table says (74 for I/O, never 70, our own bug).
+TEST_F(PartialTest, ErrorsOfTheSystemHaveTheCodesOfTheStorage) {
+  const std::string bytes = "x";
+  EXPECT_EQ(WriteAllAt(-1, 0, std::as_bytes(std::span(bytes)), "it").code(),
+            ckpt::CodeOfErrno(EBADF));
+  const ckpt::Fd full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
+  const absl::Status written =
+      WriteAllAt(full.get(), 0, std::as_bytes(std::span(bytes)), "it");
+  EXPECT_EQ(written.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(written.message(), HasSubstr("writing it: No space left"));
+  const auto none = ForeignDirectory::Open(Path("none"));
+  EXPECT_EQ(none.status().code(), absl::StatusCode::kNotFound);
+  const auto loose = FileSource::OpenIn(-1, "dir", "file");
+  EXPECT_EQ(loose.status().code(), ckpt::CodeOfErrno(EBADF));
 }
 
 // On the test's own disk, and where there is no O_DIRECT or only by chance.
