@@ -1,5 +1,7 @@
 // kernels/cuda_plugin.cu: the entry point of libholdfast_cuda.so.
 
+#include <stdlib.h>
+
 #include "kernels/cuda_device.h"
 #include "kernels/cuda_driver.h"
 #include "kernels/device_plugin.h"
@@ -18,6 +20,12 @@ absl::StatusOr<std::unique_ptr<Device>> OpenDevice(int ordinal) {
 
 extern "C" __attribute__((visibility("default"))) const DevicePluginEntry*
 holdfast_device_plugin() {
+  // Before the driver starts, which reads it then: a rank of a pipeline has
+  // some twelve streams, and by default the driver puts them into eight queues,
+  // where work can stand behind a message that waits for another rank.
+  static const int queues =
+      ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
+  static_cast<void>(queues);
   static const DevicePluginEntry entry = {
       .build = HOLDFAST_PLUGIN_BUILD,
       .driver = &CudaDriver,

@@ -90,6 +90,8 @@ class StageOf final : public Stage {
 
 template <typename T>
 void StageOf<T>::Upload(const Batch& batch, SlotStash<T>& slot) {
+  // A stage in the middle takes nothing from the host, so never waits for it.
+  if (!options_.first && !options_.last) return;
   const auto rows = static_cast<size_t>(shape_.rows);
   // The copies of the batch before may still be reading the host's memory.
   core_.device.Sync(uploaded_);
