@@ -26,6 +26,15 @@ absl::Status Unknown(const ConfigEntry& entry) {
       near.empty() ? "" : absl::StrFormat(", did you mean '%s'?", near)));
 }
 
+// Keys that are no more, and stand as false in the configurations that earlier
+// programs saved with every checkpoint: nothing else was built then.
+bool IsRetired(const ConfigEntry& entry) {
+  return (entry.key == "parallel.overlap_grad_reduce" ||
+          entry.key == "parallel.overlap_param_gather") &&
+         !entry.is_list && entry.values.size() == 1 &&
+         entry.values.front() == ConfigScalar(false);
+}
+
 }  // namespace
 
 absl::StatusOr<Config> ParseConfig(std::string_view text, std::string_view name,
@@ -38,6 +47,7 @@ absl::StatusOr<Config> ParseConfig(std::string_view text, std::string_view name,
   Config config;
   std::set<std::string_view> given;
   for (const ConfigEntry& entry : entries) {
+    if (IsRetired(entry)) continue;
     const Key* key = FindKey(entry.key);
     if (key == nullptr) return Unknown(entry);
     HF_RETURN_IF_ERROR(AssignKey(*key, entry, config));

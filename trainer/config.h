@@ -129,7 +129,8 @@ struct Config {
 //
 // kNotFound: no such file. kInvalidArgument: the message starts with
 //     file:line (or "--set KEY=VALUE"), and has what was expected and found; an
-//     unknown key comes with the nearest known one.
+//     unknown key comes with the nearest known one. A key that was taken back
+//     passes with the one value that it had: saved configurations name it.
 absl::StatusOr<Config> LoadConfig(const std::string& path,
                                   std::span<const std::string> sets);
 

@@ -81,6 +81,19 @@ TEST(ConfigTest, UnknownKeyIsRefusedWithItsLineAndTheNearestKey) {
               Not(HasSubstr("did you mean")));
 }
 
+TEST(ConfigTest, WhatEarlierProgramsSavedIsReadThoughKeysAreNoMore) {
+  const auto config = Parse(kSmall);
+  ASSERT_TRUE(config.ok()) << config.status();
+  const auto saved =
+      Parse(absl::StrCat(CanonicalText(*config),
+                         "parallel.overlap_grad_reduce = false\n"
+                         "parallel.overlap_param_gather = false\n"));
+  ASSERT_TRUE(saved.ok()) << saved.status();
+  EXPECT_EQ(*saved, *config);
+  EXPECT_THAT(MessageOf(Parse(kSmall, {"parallel.overlap_grad_reduce=true"})),
+              HasSubstr("unknown key 'parallel.overlap_grad_reduce'"));
+}
+
 TEST(ConfigTest, WrongTypeAndRangeSayWhatWasExpectedAndFound) {
   EXPECT_THAT(MessageOf(Parse(absl::StrCat(kSmall, "weights = 3\n"))),
               StartsWith("run.toml:15: data.weights: expected list of numbers, "
