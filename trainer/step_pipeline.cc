@@ -2,6 +2,8 @@
 
 #include "trainer/step_pipeline.h"
 
+#include <algorithm>
+
 #include "ckpt/base/status_macros.h"
 
 namespace holdfast::trainer {
@@ -22,6 +24,10 @@ absl::StatusOr<PipelineTimes> Pipeline::Run(std::span<const Action> actions,
     HF_RETURN_IF_ERROR(Do(action, client));
   }
   HF_RETURN_IF_ERROR(FinishAll());
+  warm_ = warm_ ||
+          std::any_of(actions.begin(), actions.end(), [](const Action& action) {
+            return action.kind == ActionKind::kBackward;
+          });
   return times_;
 }
 
@@ -81,7 +87,8 @@ absl::Status Pipeline::Receive(Lane& lane, int64_t index) {
   HF_RETURN_IF_ERROR(Finish(lane, index));
   // The other buffer's message has been used up: a microbatch is computed
   // before the next one is received.
-  return index + 1 < microbatches_ ? Post(lane, index + 1) : absl::OkStatus();
+  return warm_ && index + 1 < microbatches_ ? Post(lane, index + 1)
+                                            : absl::OkStatus();
 }
 
 absl::Status Pipeline::Post(Lane& lane, int64_t index) {

@@ -90,6 +90,10 @@ class Pipeline {
   Lane output_gradient_{Stage::Message::kOutputGradient};
   Lane input_gradient_{Stage::Message::kInputGradient};
   int64_t microbatches_ = 0;
+  // Whether messages are received ahead: not before a whole step has run. A GPU
+  // loads a kernel's code at its first launch, and may wait for all that runs
+  // then: also for a message that the other rank sends only after this launch.
+  bool warm_ = false;
   PipelineTimes times_;
 };
 
