@@ -2,6 +2,9 @@
 
 #include "ckpt/session/catalog_locate.h"
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <charconv>
 #include <filesystem>
 #include <optional>
@@ -12,6 +15,7 @@
 #include "ckpt/base/status_macros.h"
 #include "ckpt/session/io.h"
 #include "ckpt/session/run_files.h"
+#include "ckpt/storage/errno_status.h"
 
 namespace holdfast::ckpt {
 namespace {
@@ -135,6 +139,10 @@ absl::StatusOr<OpenedRun> OpenRun(const std::string& path,
   if (!IsDirectory(run.root)) {
     return absl::NotFoundError(
         absl::StrFormat("%s is not a directory", run.root));
+  }
+  // What may not be looked into is not said to be no run.
+  if (::access(run.root.c_str(), R_OK | X_OK) != 0) {
+    return ErrnoStatus(errno, "opening", run.root);
   }
   const std::filesystem::path whole = PartOfRun(run.root);
   if (!whole.empty()) {

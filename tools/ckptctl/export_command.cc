@@ -55,6 +55,10 @@ absl::Status Export(const ExportOptions& options) {
     return absl::CancelledError(absl::StrFormat(
         "stopped; %s was not made and nothing is left of it", options.out));
   }
+  if (absl::IsAlreadyExists(report.status())) {
+    // A disagreement, as two conversions into one place are, not a bad disk.
+    return absl::FailedPreconditionError(report.status().message());
+  }
   HF_RETURN_IF_ERROR(report.status());
   const double seconds =
       absl::ToDoubleSeconds(ckpt::RealClock().WallTime() - start);
