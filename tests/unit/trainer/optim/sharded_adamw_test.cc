@@ -8,10 +8,13 @@
 #include <vector>
 
 #include "ckpt/base/philox.h"
+#include "ckpt/base/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/device.h"
 #include "tests/support/tiny_model.h"
 #include "trainer/parallel/gradient_reduce.h"
+#include "trainer/parallel/hosted_collectives.h"
 #include "trainer/parallel/inproc_collectives.h"
 
 namespace holdfast::trainer {
@@ -136,22 +139,26 @@ TEST(ShardedAdamWTest, NormsDoNotDecay) {
 TEST(ShardedAdamWTest, TwoReplicasStepByTheMeanOfTheirGradients) {
   float parameters[2] = {10.0f, 10.0f};
   const float gradients[2] = {2.0f, 4.0f};
-  const absl::Status status = RunInprocRanks(2, [&](Collectives& dp) {
+  const auto run = [&](Collectives& dp) -> absl::Status {
     const int member = dp.rank();
+    const auto device = kernels::NewCpuDevice();
+    const auto on_device = NewHostedCollectives(dp, *device);
     std::vector<float> sum = {gradients[member] * 0.5f};
-    GradientReducer reducer(dp, PlanOwnerJoin(2, 2), {{0, 1}, {1, 0}});
+    HF_ASSIGN_OR_RETURN(
+        const std::unique_ptr<GradientReducer> reducer,
+        GradientReducer::Create(*on_device, PlanOwnerJoin(2, 2),
+                                {{0, 1}, {1, 0}}, *device, ReduceLimits{}));
     const std::span<float> pieces[] = {std::span<float>(sum)};
     const std::span<float> owned =
         std::span<float>(sum).first(member == 0 ? 1 : 0);
-    if (absl::Status reduced = reducer.Reduce(pieces, owned); !reduced.ok()) {
-      return reduced;
-    }
+    HF_RETURN_IF_ERROR(reducer->Reduce(pieces, owned, kernels::CpuStream()));
     if (member == 0) {
       EXPECT_EQ(sum[0], 3.0f);
       parameters[0] -= 0.1f * sum[0];
     }
     return dp.Broadcast(Bytes(std::span<float>(&parameters[member], 1)), 0);
-  });
+  };
+  const absl::Status status = RunInprocRanks(2, run);
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_FLOAT_EQ(parameters[0], 9.7f);
   EXPECT_EQ(parameters[1], parameters[0]);
