@@ -68,7 +68,7 @@ TEST_F(LinksTest, WithoutAGpuLinksBetweenGpusAreRefusedInALine) {
   }
   const Ended ended = Links(2, {"--device", "cuda"});
   EXPECT_EQ(ended.code, 78) << ended;
-  EXPECT_THAT(ended.err, HasSubstr("holdfast links: device = cuda needs"));
+  EXPECT_THAT(ended.err, HasSubstr("device = cuda needs"));
 }
 
 TEST_F(LinksTest, OneRankIsToldHowToStartSeveral) {

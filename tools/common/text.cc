@@ -2,6 +2,8 @@
 
 #include "tools/common/text.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
@@ -179,6 +181,9 @@ int ReportFailure(std::string_view program, const absl::Status& status) {
 int FinishOutput(std::string_view program, int code) {
   errno = 0;
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  // An earlier write failed and its reason is gone, with what it should have
+  // written: the output is damaged already, and one more byte asks again.
+  if (errno == 0 && ::write(STDOUT_FILENO, "\n", 1) == 1) errno = 0;
   const std::string line =
       absl::StrFormat("%s: writing results to stdout: %s\n", program,
                       errno == 0 ? "failed" : std::strerror(errno));
