@@ -33,6 +33,7 @@
 #include "kernels/device_plugin.h"
 #include "kernels/fake_device.h"
 #include "nlohmann/json.hpp"
+#include "tests/bench/support/random_source.h"
 #include "tests/support/temp_dir.h"
 #include "trainer/config.h"
 #include "trainer/device_copier.h"
@@ -67,26 +68,6 @@ double Median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
 }
-
-// Random tokens; all of them count.
-class RandomSource : public MicrobatchSource {
- public:
-  RandomSource(const ModelConfig& model, int64_t micro_seqs)
-      : tokens_(static_cast<size_t>(micro_seqs * model.seq_len)),
-        mask_(tokens_.size(), 1) {
-    for (size_t i = 0; i < tokens_.size(); ++i) {
-      tokens_[i] = static_cast<int32_t>(ckpt::Philox64(1, 1, i) %
-                                        static_cast<uint64_t>(model.vocab));
-    }
-  }
-  absl::StatusOr<Microbatch> Get(int64_t) override {
-    return Microbatch{tokens_, tokens_, mask_};
-  }
-
- private:
-  std::vector<int32_t> tokens_;
-  std::vector<uint8_t> mask_;
-};
 
 absl::StatusOr<std::unique_ptr<kernels::Device>> OpenDevice(
     const std::string& name) {
