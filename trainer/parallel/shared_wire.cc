@@ -1,14 +1,16 @@
-// trainer/parallel/shared_wire.cc: where, when, copy, answer.
+// trainer/parallel/shared_wire.cc: offer, copy, answer, take back.
 
 #include "trainer/parallel/shared_wire.h"
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/strings/str_format.h"
 #include "ckpt/base/check.h"
 #include "ckpt/base/status_macros.h"
+#include "trainer/parallel/open_offers.h"
 
 namespace holdfast::trainer {
 namespace {
@@ -42,25 +44,19 @@ class SharedWire final : public DeviceWire {
   }
 
  private:
-  // What a sender tells, and what it is answered.
-  struct Offer {
-    std::byte* data = nullptr;
-    size_t bytes = 0;
-    Event ready = Event::kPassed;
-  };
-  struct Answer {
-    Event taken = Event::kPassed;
+  // A message of the host, in one direction or the other.
+  struct Message {
+    OpenOffers::Id offer = 0;
+    std::optional<RequestId> request;  // While it is under way.
   };
 
   // One transfer under way. Stays where it is until its requests are over.
   struct Side {
     Transfer transfer;
-    Offer offer;
-    Answer answer;
-    RequestId offer_request = {};
-    RequestId answer_request = {};
-    bool offer_open = false;
-    bool answer_open = false;
+    Message offer;   // To the receiver.
+    Message answer;  // To the sender: the copy is enqueued.
+    // Of a sender: its offer is open. Of a receiver: it has taken it.
+    bool holds = false;
 
     bool sends() const { return transfer.kind == Transfer::Kind::kSend; }
   };
@@ -72,47 +68,47 @@ class SharedWire final : public DeviceWire {
   static int OfferTag(int tag) { return 2 * (tag + 1); }
   static int AnswerTag(int tag) { return 2 * (tag + 1) + 1; }
 
-  template <typename T>
-  static std::span<std::byte> BytesOf(T& value) {
-    return std::as_writable_bytes(std::span<T>(&value, 1));
+  absl::Status Send(Message& message, int peer, int tag) {
+    HF_ASSIGN_OR_RETURN(message.request,
+                        host_.Isend(BytesOf(message), peer, tag));
+    return absl::OkStatus();
+  }
+  absl::Status Receive(Message& message, int peer, int tag) {
+    HF_ASSIGN_OR_RETURN(message.request,
+                        host_.Irecv(BytesOf(message), peer, tag));
+    return absl::OkStatus();
+  }
+  absl::Status Wait(Message& message) {
+    if (!message.request.has_value()) return absl::OkStatus();
+    const RequestId request = *message.request;
+    message.request.reset();
+    return host_.Wait(request);
+  }
+  static std::span<std::byte> BytesOf(Message& message) {
+    return std::as_writable_bytes(std::span(&message.offer, 1));
   }
 
-  absl::Status Post(Side& side, int tag);
-  absl::Status TakeOffer(Side& side, Stream& stream);
-  absl::Status WaitOffer(Side& side) {
-    if (!side.offer_open) return absl::OkStatus();
-    side.offer_open = false;
-    return host_.Wait(side.offer_request);
-  }
-  absl::Status WaitAnswer(Side& side) {
-    if (!side.answer_open) return absl::OkStatus();
-    side.answer_open = false;
-    return host_.Wait(side.answer_request);
-  }
+  absl::Status Post(Side& side, int tag, Event ready);
+  absl::Status Copy(Side& side, Stream& stream);
+  absl::Status Finish(Group& group, Stream& stream);
 
   Collectives& host_;
   Device& device_;
+  OpenOffers& offers_ = OpenOffers::OfThisProcess();
   std::vector<std::unique_ptr<Group>> groups_;
   std::vector<size_t> free_;  // Of groups_.
   std::vector<Transfer> gather_;
 };
 
-absl::Status SharedWire::Post(Side& side, int tag) {
+absl::Status SharedWire::Post(Side& side, int tag, Event ready) {
   const int peer = side.transfer.peer;
-  if (!side.sends()) {
-    HF_ASSIGN_OR_RETURN(side.offer_request,
-                        host_.Irecv(BytesOf(side.offer), peer, OfferTag(tag)));
-    side.offer_open = true;
-    return absl::OkStatus();
-  }
+  if (!side.sends()) return Receive(side.offer, peer, OfferTag(tag));
+  side.offer.offer = offers_.Open(
+      {side.transfer.data.data(), side.transfer.data.size(), ready});
+  side.holds = true;
   // First the answer's place: whoever takes the offer answers at once.
-  HF_ASSIGN_OR_RETURN(side.answer_request,
-                      host_.Irecv(BytesOf(side.answer), peer, AnswerTag(tag)));
-  side.answer_open = true;
-  HF_ASSIGN_OR_RETURN(side.offer_request,
-                      host_.Isend(BytesOf(side.offer), peer, OfferTag(tag)));
-  side.offer_open = true;
-  return absl::OkStatus();
+  HF_RETURN_IF_ERROR(Receive(side.answer, peer, AnswerTag(tag)));
+  return Send(side.offer, peer, OfferTag(tag));
 }
 
 absl::StatusOr<RequestId> SharedWire::Begin(std::span<const Transfer> transfers,
@@ -130,35 +126,32 @@ absl::StatusOr<RequestId> SharedWire::Begin(std::span<const Transfer> transfers,
   const Event ready = device_.Record(stream);
   absl::Status status;
   for (size_t i = 0; i < transfers.size() && status.ok(); ++i) {
-    Side& side = group.sides[i];
-    side.transfer = transfers[i];
-    if (side.sends()) {
-      side.offer = {side.transfer.data.data(), side.transfer.data.size(),
-                    ready};
-    }
-    status = Post(side, tag);
+    group.sides[i].transfer = transfers[i];
+    status = Post(group.sides[i], tag, ready);
   }
   if (status.ok()) return RequestId{index};
-  for (Side& side : group.sides) {
-    WaitOffer(side).IgnoreError();
-    WaitAnswer(side).IgnoreError();
-  }
+  Finish(group, stream).IgnoreError();
   free_.push_back(index);
   return status;
 }
 
-absl::Status SharedWire::TakeOffer(Side& side, Stream& stream) {
-  HF_RETURN_IF_ERROR(WaitOffer(side));
+absl::Status SharedWire::Copy(Side& side, Stream& stream) {
+  const std::optional<OpenOffers::Offer> offer = offers_.Take(side.offer.offer);
+  if (!offer.has_value()) {
+    return absl::AbortedError(
+        absl::StrFormat("message from rank %d to rank %d: the sender gave up",
+                        side.transfer.peer, rank()));
+  }
+  side.holds = true;
   const std::span<std::byte> into = side.transfer.data;
-  if (side.offer.bytes != into.size()) {
+  if (offer->bytes != into.size()) {
     return absl::InternalError(absl::StrFormat(
         "message from rank %d to rank %d: %d bytes sent, %d expected",
-        side.transfer.peer, rank(), side.offer.bytes, into.size()));
+        side.transfer.peer, rank(), offer->bytes, into.size()));
   }
-  device_.WaitFor(stream, side.offer.ready);
+  device_.WaitFor(stream, offer->ready);
   device_.Copy(Buffer{MemorySpace::kDevice, into.data(), into.size()},
-               Buffer{MemorySpace::kDevice, side.offer.data, into.size()},
-               stream);
+               Buffer{MemorySpace::kDevice, offer->data, into.size()}, stream);
   return absl::OkStatus();
 }
 
@@ -166,31 +159,36 @@ absl::Status SharedWire::End(RequestId request, Stream& stream) {
   const auto index = static_cast<size_t>(request);
   HF_CHECK(index < groups_.size(), "group %d is not under way", index);
   Group& group = *groups_[index];
+  // All offers have come before the first is taken: a sender that gives up
+  // waits for those that are.
   absl::Status status;
   for (Side& side : group.sides) {
-    if (!side.sends()) status.Update(TakeOffer(side, stream));
-  }
-  const Event taken = device_.Record(stream);
-  for (Side& side : group.sides) {
-    if (side.sends()) continue;
-    side.answer.taken = taken;
-    const absl::StatusOr<RequestId> answer = host_.Isend(
-        BytesOf(side.answer), side.transfer.peer, AnswerTag(group.tag));
-    if (answer.ok()) {
-      side.answer_request = *answer;
-      side.answer_open = true;
-    }
-    status.Update(answer.status());
+    if (!side.sends()) status.Update(Wait(side.offer));
   }
   for (Side& side : group.sides) {
-    status.Update(WaitOffer(side));
-    const absl::Status answered = WaitAnswer(side);
-    status.Update(answered);
-    if (side.sends() && answered.ok()) {
-      device_.WaitFor(stream, side.answer.taken);
-    }
+    if (!side.sends() && status.ok()) status = Copy(side, stream);
   }
+  const Event copied = device_.Record(stream);
+  for (Side& side : group.sides) {
+    if (side.sends() || !side.holds) continue;
+    offers_.Taken(side.offer.offer, copied);
+    status.Update(Send(side.answer, side.transfer.peer, AnswerTag(group.tag)));
+  }
+  status.Update(Finish(group, stream));
   free_.push_back(index);
+  return status;
+}
+
+// Waits for all messages of the host, and takes back what is on offer.
+absl::Status SharedWire::Finish(Group& group, Stream& stream) {
+  absl::Status status;
+  for (Side& side : group.sides) {
+    status.Update(Wait(side.offer));
+    status.Update(Wait(side.answer));
+    if (side.sends() && side.holds) {
+      device_.WaitFor(stream, offers_.Close(side.offer.offer));
+    }
+  }
   return status;
 }
 

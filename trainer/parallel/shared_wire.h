@@ -2,11 +2,12 @@
 // one process and use one device.
 //
 // NCCL refuses two ranks on one GPU; this is how a whole mesh trains on a
-// single card. A sender tells where its bytes lie and which event makes them
-// ready; the receiver copies them from there to its own memory, in the order
-// of its own stream, and answers with the event after which the sender may
-// overwrite them. What is told goes through the ranks' host communicator, so
-// that a rank that gives up, and a deadlock, are found there.
+// single card. A sender offers its bytes and the event that makes them ready
+// (open_offers.h); the receiver copies them to its own memory, in the order of
+// its own stream, and answers; the sender's stream goes on after that copy.
+// Offer and answer are told through the ranks' host communicator, so that a
+// rank that gives up, and a deadlock, are found there. A sender that gives up
+// takes its offer back before its memory goes.
 //
 // Thread: the step thread of each rank. Cost: two small host messages and one
 // copy on the device for each message.
