@@ -33,7 +33,7 @@ struct AttentionRunner {
 
   template <typename Kernel>
   void Warps(const Kernel& kernel) const {
-    const AttentionGrid grid = Kernel::Grid(kernel.args.shape);
+    const AttentionGrid grid = kernel.Grid();
     if (grid.x == 0 || grid.y == 0) return;
     KERNEL_CHECK(grid.x < (int64_t{1} << 31) && grid.y < (1 << 16),
                  "attention of %d x %d blocks", grid.x, grid.y);
@@ -56,7 +56,7 @@ void AttentionForwardCuda(CudaStream& stream, const AttentionArgs<T>& args) {
 template <typename T>
 void AttentionBackwardCuda(CudaStream& stream,
                            const AttentionBackwardArgs<T>& args) {
-  const int64_t count = AttentionBackwardScratch(args.shape);
+  const int64_t count = AttentionBackwardScratch<T>(args.shape);
   if (count == 0) return;
   float* const scratch = stream.Scratch<float>(count);
   if (scratch == nullptr) return;  // The device's status says so.

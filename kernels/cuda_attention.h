@@ -7,8 +7,16 @@
 // one pair of tiles, in registers: a product's result has the layout in which
 // the next product takes its left operand. The backward goes over the scores
 // twice, once with queries staying (dq) and once with keys staying (dk, dv, the
-// heads of a group one after the other): nothing is added by two blocks, so
-// there are no atomics, and a result does not depend on scheduling.
+// heads of a group one after the other). No element is added to by two blocks,
+// so there are no atomics, and a result does not depend on scheduling: where
+// dk and dv are divided over blocks, each leaves its own sums and a second pass
+// adds them in order (kernels/attention_split.h).
+//
+// Filling a GPU. Of these kernels a processor holds one block, or two of the
+// forward. Causal tiles differ in work, so the grid starts with the longest.
+// Forward and dq have a block for every 128 queries of every query head, 512 of
+// them for 16 heads of 4,096 positions, which is enough; below some 25,000 for
+// the product of sequences, heads and positions they leave processors idle.
 //
 // Layout. A tile in shared memory has rows of kHeadDim Bf16 in pieces of 16
 // bytes; piece p of row r lies at place p ^ (r % 8) of its row. The 8 rows of a
@@ -76,10 +84,10 @@ struct AttentionTiles {
 //
 //   forward   64   128 x 64    48 KiB    64 + 32 * 2    222, 195
 //            128   128 x 64    96 KiB   128 + 32 * 2    255, 255
-//   dq        64   128 x 64    64 KiB    32 + 32 * 2    155, 128
-//            128   128 x 64   128 KiB    64 + 32 * 2    170, 170
-//   dk, dv    64   128 x 64    65 KiB    64 + 32 * 2    172, 174
-//            128   128 x 64   129 KiB   128 + 32 * 2    251, 253
+//   dq        64   128 x 64    64 KiB    32 + 32 * 2    156, 128
+//            128   128 x 64   128 KiB    64 + 32 * 2    166, 174
+//   dk, dv    64   128 x 64    65 KiB    64 + 32 * 2    174, 172
+//            128   128 x 64   129 KiB   128 + 32 * 2    253, 254
 template <int kHeadDim>
 using ForwardTiles = AttentionTiles<kHeadDim, 4, 2, 64>;
 template <int kHeadDim>

@@ -12,6 +12,10 @@
 //   p^T = exp(scale k q^T - lse)  dv += p^T dout
 //   ds^T = scale p^T (v dout^T - delta)           dk += ds^T q
 //
+// What passes by a tile of keys may be divided over several blocks, which then
+// leave FP32 sums for kernels/cuda_attention_join.h
+// (kernels/attention_split.h).
+//
 // lse and delta (dout . out, AttentionDelta) belong to rows of scores in the
 // first and to columns in the second, where they pass with the queries.
 
@@ -21,6 +25,7 @@
 #include <cstdint>
 
 #include "kernels/attention.h"
+#include "kernels/attention_split.h"
 #include "kernels/cuda_attention.h"
 #include "kernels/cuda_host_device.h"
 #include "kernels/cuda_warp.h"
@@ -34,32 +39,40 @@ struct AttentionBackwardBlock {
       2 * Tiles::kStayingBytes + 4 * Tiles::kStreamedBytes +
       (kKeysStay ? 4 * Tiles::kStreamed * static_cast<int>(sizeof(float)) : 0);
 
-  AttentionBackwardArgs<Bf16> args;
-  const float* delta;  // [sequences, heads, positions]
+  static_assert(!kKeysStay || (Tiles::kRows == kKeyTileRows &&
+                               Tiles::kStreamed == kPassingTileRows));
 
-  static AttentionGrid Grid(const AttentionShape& shape) {
+  AttentionBackwardArgs<Bf16> args;
+  const float* delta;           // [sequences, heads, positions]
+  KeyGradientSplit split = {};  // With keys staying.
+  float* partial = nullptr;     // Of more than one part.
+
+  AttentionGrid Grid() const {
+    const AttentionShape& shape = args.shape;
     return {.x = shape.sequences * (kKeysStay ? shape.kv_heads : shape.heads),
-            .y = (shape.positions + Tiles::kRows - 1) / Tiles::kRows};
+            .y = (shape.positions + Tiles::kRows - 1) / Tiles::kRows *
+                 (kKeysStay ? split.parts : 1)};
   }
 
-  // Of block (x, y) in a grid of `tiles` blocks along y. Those with the most to
-  // pass start first: late queries, early keys.
+  // Of block (x, y) in a grid of `height` blocks along y. Those with the most
+  // to pass start first: late queries, early keys.
   HF_BLOCK_CODE void operator()(WarpBlock& block, int x, int y,
-                                int tiles) const {
-    const Place place(args, x, kKeysStay ? y : tiles - 1 - y);
+                                int height) const {
+    const Place place(args, split, x, kKeysStay ? y : height - 1 - y);
+    if (place.first_pass >= place.end_pass) return;  // A tile of fewer parts.
     PerWarp<State, Tiles::kWarps> states;
     block.Part(states, [&](Warp& warp, State& state) {
       warp.ForEachLane([&](int lane) { state.Clear(lane); });
       LoadStaying(warp, place);
-      LoadPassing(warp, place, 0);
+      LoadPassing(warp, place, place.first_pass);
       if constexpr (!kKeysStay) LoadRowValues(warp, place, state);
     });
-    for (int pass = 0; pass < place.passes; ++pass) {
+    for (int pass = place.first_pass; pass < place.end_pass; ++pass) {
       block.Phase(states, [&](Warp& warp, State&) { warp.WaitForCopies(); });
       block.Part(states, [&](Warp& warp, State& state) {
         warp.ForgetLane();
         // All warps are past the barrier, so done with the other buffer.
-        if (pass + 1 < place.passes) LoadPassing(warp, place, pass + 1);
+        if (pass + 1 < place.end_pass) LoadPassing(warp, place, pass + 1);
         AddTile(warp, place, pass, state);
       });
     }
@@ -94,8 +107,9 @@ struct AttentionBackwardBlock {
     }
   };
 
-  // The block's head and tile, and what passes by: `passes` tiles, of each head
-  // those from `first_tile` on, `tiles_of_head` of them.
+  // The block's head and tile, and what passes by: tiles, of each head those
+  // from `first_tile` on, `tiles_of_head` of them; counted over the heads,
+  // those from first_pass to end_pass.
   struct Place {
     int row_of_sequence;
     int values_of_sequence;  // In lse and delta.
@@ -104,13 +118,16 @@ struct AttentionBackwardBlock {
     int first_row;
     int first_tile;
     int tiles_of_head;
-    int passes;
+    int first_pass;
+    int end_pass;
+    int part;  // -1 where the tile has but one.
     int positions;
     int head_dim;
 
-    HF_BLOCK_CODE Place(const AttentionBackwardArgs<Bf16>& args, int x,
-                        int tile) {
+    HF_BLOCK_CODE Place(const AttentionBackwardArgs<Bf16>& args,
+                        const KeyGradientSplit& split, int x, int y) {
       const AttentionShape& shape = args.shape;
+      const int tile = kKeysStay ? y / split.parts : y;
       const int group = static_cast<int>(shape.heads / shape.kv_heads);
       const int staying_heads =
           static_cast<int>(kKeysStay ? shape.kv_heads : shape.heads);
@@ -127,7 +144,15 @@ struct AttentionBackwardBlock {
           kKeysStay ? positions
                     : attention::Smaller(first_row + Tiles::kRows, positions);
       tiles_of_head = attention::CeilDiv(end, Tiles::kStreamed) - first_tile;
-      passes = tiles_of_head * (kKeysStay ? group : 1);
+      first_pass = 0;
+      end_pass = tiles_of_head * (kKeysStay ? group : 1);
+      part = -1;
+      if (kKeysStay && split.parts > 1) {
+        const int of_tile = y % split.parts;
+        first_pass = of_tile * split.part_tiles;
+        if (end_pass > split.part_tiles) part = of_tile;
+        end_pass = attention::Smaller(first_pass + split.part_tiles, end_pass);
+      }
     }
 
     HF_BLOCK_CODE int FirstColumn(int pass) const {
@@ -357,8 +382,15 @@ struct AttentionBackwardBlock {
   HF_BLOCK_CODE void Finish(Warp& warp, const Place& place,
                             const State& state) const {
     const int first_row = place.first_row + warp.index() * Tiles::kWarpRows;
-    const int64_t row = place.row_of_sequence + first_row;
     const int rows = place.positions - first_row;
+    if constexpr (kKeysStay) {
+      if (place.part >= 0) {
+        StorePartial(warp, place, 0, first_row, rows, state.first);
+        StorePartial(warp, place, 1, first_row, rows, state.second);
+        return;
+      }
+    }
+    const int64_t row = place.row_of_sequence + first_row;
     const int column = place.head * place.head_dim;
     const int64_t stride = kKeysStay ? args.dk_stride : args.dq_stride;
     attention::StoreRows<Tiles>(
@@ -370,6 +402,34 @@ struct AttentionBackwardBlock {
                                   args.dv + row * args.dv_stride + column,
                                   args.dv_stride, rows, place.head_dim);
     }
+  }
+
+  // The warp's rows of dk (0) or dv (1), to the part's place in `partial`. Four
+  // lanes store 32 neighbouring bytes.
+  HF_BLOCK_CODE void StorePartial(Warp& warp, const Place& place, int which,
+                                  int first_row, int rows,
+                                  const PerLane<float, kSums>& sums) const {
+    const AttentionShape& shape = args.shape;
+    const int64_t matrix = place.part * 2 + which;
+    const int64_t heads_rows = place.row_of_sequence * shape.kv_heads +
+                               place.head * place.positions + first_row;
+    float* const to =
+        partial + (matrix * shape.sequences * shape.kv_heads * place.positions +
+                   heads_rows) *
+                      place.head_dim;
+    warp.ForEachLane([&](int lane) {
+      HF_UNROLL
+      for (int i = 0; i < kSums; i += 2) {
+        const MatrixPlace at = PlaceInD(lane, i % 4);
+        const int fragment = i / 4 / (Tiles::kHeadDim / 8);
+        const int row = fragment * 16 + at.row;
+        const int column = i / 4 % (Tiles::kHeadDim / 8) * 8 + at.column;
+        if (row < rows && column < place.head_dim) {
+          *reinterpret_cast<TwoFloats*>(to + row * place.head_dim + column) = {
+              {sums(lane, i), sums(lane, i + 1)}};
+        }
+      }
+    });
   }
 };
 

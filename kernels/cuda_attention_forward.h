@@ -26,7 +26,8 @@ struct AttentionForwardBlock {
 
   AttentionArgs<Bf16> args;
 
-  static AttentionGrid Grid(const AttentionShape& shape) {
+  AttentionGrid Grid() const {
+    const AttentionShape& shape = args.shape;
     return {.x = shape.sequences * shape.heads,
             .y = (shape.positions + Tiles::kRows - 1) / Tiles::kRows};
   }

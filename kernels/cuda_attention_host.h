@@ -31,7 +31,7 @@ struct AttentionHostRunner {
 
   template <typename Kernel>
   void Warps(const Kernel& kernel) const {
-    const AttentionGrid grid = Kernel::Grid(kernel.args.shape);
+    const AttentionGrid grid = kernel.Grid();
     const bool last_first = order == HostOrder::kBackward;
     for (int64_t i = 0; i < grid.x * grid.y; ++i) {
       const int64_t at = last_first ? grid.x * grid.y - 1 - i : i;

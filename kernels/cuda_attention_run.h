@@ -17,18 +17,18 @@
 #include <type_traits>
 
 #include "kernels/attention.h"
+#include "kernels/attention_split.h"
 #include "kernels/bf16.h"
 #include "kernels/check.h"
 #include "kernels/cuda_attention.h"
 #include "kernels/cuda_attention_backward.h"
 #include "kernels/cuda_attention_forward.h"
+#include "kernels/cuda_attention_join.h"
 #include "kernels/cuda_attention_plain.h"
 #include "kernels/cuda_attention_plain_backward.h"
 
 namespace holdfast::kernels {
 namespace attention {
-
-inline constexpr int64_t kWarpsHeadDimMax = 128;
 
 // One matrix of the arguments.
 struct Matrix {
@@ -77,11 +77,18 @@ void RunPlainBackward(const AttentionBackwardArgs<T>& args, const float* delta,
 
 template <int kHeadDim, typename Runner>
 void RunWarpsBackward(const AttentionBackwardArgs<Bf16>& args,
-                      const float* delta, const Runner& run) {
+                      const KeyGradientSplit& split, float* scratch,
+                      const Runner& run) {
+  float* const partial = scratch + AttentionDeltaFloats(args.shape);
   run.Warps(AttentionBackwardBlock<QueryGradientTiles<kHeadDim>, false>{
-      .args = args, .delta = delta});
+      .args = args, .delta = scratch});
   run.Warps(AttentionBackwardBlock<KeyGradientTiles<kHeadDim>, true>{
-      .args = args, .delta = delta});
+      .args = args, .delta = scratch, .split = split, .partial = partial});
+  if (split.parts == 1) return;
+  RunBlocks(
+      AttentionKeyGradientJoin{
+          .args = args, .split = split, .partial = partial},
+      run);
 }
 
 }  // namespace attention
@@ -89,8 +96,7 @@ void RunWarpsBackward(const AttentionBackwardArgs<Bf16>& args,
 // True where the tensor cores take it.
 template <typename T>
 bool AttentionForwardOnWarps(const AttentionArgs<T>& args) {
-  return std::is_same_v<T, Bf16> &&
-         args.shape.head_dim <= attention::kWarpsHeadDimMax &&
+  return std::is_same_v<T, Bf16> && args.shape.head_dim <= kWarpsHeadDimMax &&
          attention::OnSixteenBytes<T>(args.shape.head_dim,
                                       {{args.q, args.q_stride},
                                        {args.k, args.k_stride},
@@ -99,8 +105,7 @@ bool AttentionForwardOnWarps(const AttentionArgs<T>& args) {
 }
 template <typename T>
 bool AttentionBackwardOnWarps(const AttentionBackwardArgs<T>& args) {
-  return std::is_same_v<T, Bf16> &&
-         args.shape.head_dim <= attention::kWarpsHeadDimMax &&
+  return std::is_same_v<T, Bf16> && args.shape.head_dim <= kWarpsHeadDimMax &&
          attention::OnSixteenBytes<T>(args.shape.head_dim,
                                       {{args.q, args.q_stride},
                                        {args.k, args.k_stride},
@@ -133,13 +138,11 @@ void RunAttentionForward(const AttentionArgs<T>& args, const Runner& run) {
   }
 }
 
-// Floats of scratch for the backward.
-inline int64_t AttentionBackwardScratch(const AttentionShape& shape) {
-  return shape.sequences * shape.positions * shape.heads;
-}
-
+// `scratch`, on 16 bytes: AttentionBackwardScratch floats, or what `split`
+// needs beside AttentionDeltaFloats.
 template <typename T, typename Runner>
-void RunAttentionBackward(const AttentionBackwardArgs<T>& args, float* scratch,
+void RunAttentionBackward(const AttentionBackwardArgs<T>& args,
+                          const KeyGradientSplit& split, float* scratch,
                           const Runner& run) {
   const AttentionShape& shape = args.shape;
   attention::CheckSizes(shape);
@@ -155,9 +158,9 @@ void RunAttentionBackward(const AttentionBackwardArgs<T>& args, float* scratch,
   if constexpr (std::is_same_v<T, Bf16>) {
     if (AttentionBackwardOnWarps(args)) {
       if (shape.head_dim <= 64) {
-        attention::RunWarpsBackward<64>(args, scratch, run);
+        attention::RunWarpsBackward<64>(args, split, scratch, run);
       } else {
-        attention::RunWarpsBackward<128>(args, scratch, run);
+        attention::RunWarpsBackward<128>(args, split, scratch, run);
       }
       return;
     }
@@ -169,6 +172,11 @@ void RunAttentionBackward(const AttentionBackwardArgs<T>& args, float* scratch,
   } else {
     attention::RunPlainBackward<256>(args, scratch, run);
   }
+}
+template <typename T, typename Runner>
+void RunAttentionBackward(const AttentionBackwardArgs<T>& args, float* scratch,
+                          const Runner& run) {
+  RunAttentionBackward(args, SplitKeyGradients(args.shape), scratch, run);
 }
 
 }  // namespace holdfast::kernels

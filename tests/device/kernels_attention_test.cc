@@ -191,6 +191,16 @@ TEST_F(KernelsOnDevice_Attention, SmallShapesOnTheTensorCores) {
   }
 }
 
+TEST_F(KernelsOnDevice_Attention, SmallShapesInParts) {
+  for (int64_t head_dim : {64, 128}) {
+    ExpectTheProcessorsResults<Bf16>({.sequences = 1,
+                                      .positions = 193,
+                                      .heads = 16,
+                                      .kv_heads = 1,
+                                      .head_dim = head_dim});
+  }
+}
+
 TEST_F(KernelsOnDevice_Attention, SmallShapesThePlainWay) {
   ExpectTheProcessorsResults<float>({.sequences = 2,
                                      .positions = 77,
@@ -228,6 +238,22 @@ TEST_F(KernelsOnDevice_Attention, ShapesOfModels) {
                                     .heads = 8,
                                     .kv_heads = 1,
                                     .head_dim = 128});
+  // dk and dv divided over blocks: groups of 16, 2 and 1, odd ends.
+  ExpectTheProcessorsResults<Bf16>({.sequences = 1,
+                                    .positions = Many(1500) + 3,
+                                    .heads = 16,
+                                    .kv_heads = 1,
+                                    .head_dim = 128});
+  ExpectTheProcessorsResults<Bf16>({.sequences = 2,
+                                    .positions = Many(1100) + 1,
+                                    .heads = 4,
+                                    .kv_heads = 2,
+                                    .head_dim = 64});
+  ExpectTheProcessorsResults<Bf16>({.sequences = 1,
+                                    .positions = Many(2200) + 5,
+                                    .heads = 1,
+                                    .kv_heads = 1,
+                                    .head_dim = 80});
   ExpectTheProcessorsResults<float>({.sequences = 1,
                                      .positions = Many(520) + 1,
                                      .heads = 4,
@@ -270,6 +296,16 @@ TEST_F(KernelsOnDevice_Attention, Speed) {
                       .heads = 16,
                       .kv_heads = 2,
                       .head_dim = 128});
+  // One rank of 8 of a model with 8 key heads.
+  for (const int64_t positions : {4096, 8192}) {
+    MeasureSpeed<Bf16>(
+        "bf16 128 wide, 16 heads of 1, 1 x " + std::to_string(positions),
+        {.sequences = 1,
+         .positions = positions,
+         .heads = 16,
+         .kv_heads = 1,
+         .head_dim = 128});
+  }
   MeasureSpeed<float>("fp32 64 wide, 12 heads, 4 x 1024", {.sequences = 4,
                                                            .positions = 1024,
                                                            .heads = 12,

@@ -51,7 +51,7 @@ class Typed : public Base {
   }
   void AttentionBackward(Stream&,
                          const AttentionBackwardArgs<T>& args) override {
-    auto scratch = Scratch<float>(AttentionBackwardScratch(args.shape));
+    auto scratch = Scratch<float>(AttentionBackwardScratch<T>(args.shape));
     RunAttentionBackward(args, scratch.data(), AttentionHostRunner());
   }
   void RmsNormForward(Stream&, const RmsNormArgs<T>& args) override {
