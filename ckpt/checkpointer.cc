@@ -185,6 +185,11 @@ class ThreadedCheckpointer final : public Checkpointer {
         options, std::move(group), job_->layout.get(),
         CkptMemory{std::move(regions), job_->arena, job_->copier}, &clock,
         &job_->plans, job_->snapshot.get(), &job_->box);
+    const absl::Status started = job_->thread->Start();
+    if (started.ok()) return;
+    // Nobody else uses the box, and there is nothing to close.
+    box_.opened = started;
+    closed_ = true;
   }
 
   ~ThreadedCheckpointer() override {

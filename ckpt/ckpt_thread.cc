@@ -15,6 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "ckpt/base/log.h"
+#include "ckpt/base/start_thread.h"
 #include "ckpt/base/status_macros.h"
 #include "ckpt/session/catalog_locate.h"
 #include "ckpt/storage/open_storage.h"
@@ -127,10 +128,17 @@ CkptThread::CkptThread(const CheckpointerOptions& options,
       clock_(clock),
       plans_(plans),
       snapshot_(snapshot),
-      box_(box),
-      thread_([this] { Run(); }) {}
+      box_(box) {}
 
-CkptThread::~CkptThread() { thread_.join(); }
+CkptThread::~CkptThread() {
+  if (thread_.joinable()) thread_.join();
+}
+
+absl::Status CkptThread::Start() {
+  HF_ASSIGN_OR_RETURN(thread_,
+                      StartThread("the checkpoints", [this] { Run(); }));
+  return absl::OkStatus();
+}
 
 void CkptThread::Run() {
   const absl::Status opened = OpenStorages();

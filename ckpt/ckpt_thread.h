@@ -78,11 +78,15 @@ struct CkptMemory {
 
 class CkptThread {
  public:
-  // Everything outlives the thread; `group` becomes its own.
+  // Everything outlives the thread; `group` becomes its own. It does not run
+  // yet.
   CkptThread(const CheckpointerOptions& options, std::unique_ptr<Group> group,
              const JobLayout* layout, CkptMemory memory, Clock* clock,
              SavePlans* plans, Snapshot* snapshot, CkptBox* box);
-  ~CkptThread();  // box->stop is set
+  ~CkptThread();  // box->stop is set, or it was not started
+
+  // Called once. kResourceExhausted: the system refuses a thread.
+  absl::Status Start();
 
   // The thread goes on by itself, this object and all that it uses with it:
   // neither may be destroyed any more.
@@ -124,7 +128,7 @@ class CkptThread {
   absl::Duration save_begun_at_;
   double save_cpu_at_ = 0;
 
-  std::thread thread_;  // last: started when everything else is there
+  std::thread thread_;
 };
 
 }  // namespace holdfast::ckpt

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <future>
 #include <random>
 #include <semaphore>
 #include <thread>
@@ -15,6 +14,7 @@
 #include "ckpt/base/check.h"
 #include "ckpt/base/log.h"
 #include "ckpt/base/status_macros.h"
+#include "ckpt/base/threads.h"
 #include "ckpt/convert/conversion.h"
 #include "ckpt/convert/convert_group.h"
 #include "ckpt/convert/convert_plan.h"
@@ -145,9 +145,12 @@ void Writing::Tick(const char* phase) {
 
 absl::Status Writing::WhileTicking(const char* phase,
                                    const std::function<absl::Status()>& work) {
-  std::future<absl::Status> result = std::async(std::launch::async, work);
-  while (result.wait_for(kTick) != std::future_status::ready) Tick(phase);
-  return result.get();
+  absl::Status result;
+  RunWorkers({.purpose = "the disk, which this one waits for",
+              .every = kTick,
+              .tick = [&] { Tick(phase); }},
+             [&](size_t, const WorkerTurn&) { result = work(); });
+  return result;
 }
 
 absl::Status Writing::MakePlan() {

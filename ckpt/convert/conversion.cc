@@ -5,11 +5,11 @@
 #include <atomic>
 #include <chrono>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "ckpt/base/check.h"
 #include "ckpt/base/status_macros.h"
+#include "ckpt/base/threads.h"
 
 namespace holdfast::ckpt {
 namespace {
@@ -24,42 +24,30 @@ Conversion::Conversion(ConvertShared* shared,
     : shared_(shared), workers_(workers), tick_(std::move(tick)) {}
 
 absl::Status Conversion::RunThreads(
-    std::function<absl::Status(size_t worker)> work,
-    std::function<absl::Status()> settle) {
+    const Work& work, const std::function<absl::Status()>& settle) {
   failed_ = false;
   if (tick_) tick_();
-  running_ = workers_->size();
   std::vector<absl::Status> results(workers_->size());
-  std::vector<std::thread> threads;
-  for (size_t i = 0; i < workers_->size(); ++i) {
-    threads.emplace_back([&, i] {
-      absl::Status status = work(i);
-      const std::lock_guard guard(lock_);
-      if (!status.ok()) failed_ = true;
-      results[i] = std::move(status);
-      --running_;
-      changed_.notify_all();
-    });
-  }
   absl::Status settled;
-  bool running = true;
-  while (running) {
-    {
-      std::unique_lock guard(lock_);
-      changed_.wait_for(guard, kTick, [this] { return running_ == 0; });
-      running = running_ > 0;
-    }
+  const auto fail = [this] {
+    const std::lock_guard guard(lock_);
+    failed_ = true;
+    changed_.notify_all();
+  };
+  const auto tick = [&] {
     if (tick_) tick_();
-    if (settled.ok() && settle) {
-      settled = settle();
-      if (!settled.ok()) {
-        const std::lock_guard guard(lock_);
-        failed_ = true;
-        changed_.notify_all();
-      }
-    }
-  }
-  for (std::thread& thread : threads) thread.join();
+    if (!settled.ok() || !settle) return;
+    settled = settle();
+    if (!settled.ok()) fail();
+  };
+  RunWorkers({.purpose = "a conversion",
+              .wanted = workers_->size(),
+              .every = kTick,
+              .tick = tick},
+             [&](size_t worker, const WorkerTurn& turn) {
+               results[worker] = work(worker, turn);
+               if (!results[worker].ok()) fail();
+             });
   // Of several errors the one that says most: not that somebody was stopped.
   absl::Status first = settled;
   for (const absl::Status& status : results) {
@@ -83,8 +71,9 @@ absl::StatusOr<std::vector<uint32_t>> Conversion::Verify(
   std::atomic<size_t> next = 0;
   std::set<uint32_t> bad;
   HF_RETURN_IF_ERROR(RunThreads(
-      [&](size_t worker) -> absl::Status {
+      [&](size_t worker, const WorkerTurn& turn) -> absl::Status {
         for (size_t i = next++; i < windows.size(); i = next++) {
+          turn();
           const auto [round, window] = windows[i];
           {
             const std::lock_guard guard(lock_);
@@ -126,7 +115,7 @@ void Conversion::NoteSynced(size_t worker, const std::set<size_t>& rounds) {
   changed_.notify_all();
 }
 
-absl::Status Conversion::WriteWindows(size_t worker) {
+absl::Status Conversion::WriteWindows(size_t worker, const WorkerTurn& turn) {
   WindowWorker& own = *(*workers_)[worker];
   std::set<size_t> dirty;  // rounds of which this worker has written windows
   const auto sync = [&]() -> absl::Status {
@@ -157,6 +146,7 @@ absl::Status Conversion::WriteWindows(size_t worker) {
       }
     }
     if (is_written) HF_RETURN_IF_ERROR(sync());
+    turn();
   }
   return sync();
 }
@@ -193,27 +183,30 @@ absl::Status Conversion::Write(
          .windows_left = planned.end_window - planned.first_window,
          .next_window = planned.first_window});
   }
-  return RunThreads([this](size_t worker) { return WriteWindows(worker); },
-                    [this, &record]() -> absl::Status {
-                      while (true) {
-                        std::optional<RoundRecord> safe;
-                        {
-                          const std::lock_guard guard(lock_);
-                          for (Round& round : rounds_) {
-                            if (round.recorded || round.windows_left > 0 ||
-                                !round.unsynced.empty()) {
-                              continue;
-                            }
-                            round.recorded = true;
-                            safe = RecordOf(round);
-                            round.digests.clear();
-                            break;
-                          }
-                        }
-                        if (!safe.has_value()) return absl::OkStatus();
-                        HF_RETURN_IF_ERROR(record(*std::move(safe)));
-                      }
-                    });
+  return RunThreads(
+      [this](size_t worker, const WorkerTurn& turn) {
+        return WriteWindows(worker, turn);
+      },
+      [this, &record]() -> absl::Status {
+        while (true) {
+          std::optional<RoundRecord> safe;
+          {
+            const std::lock_guard guard(lock_);
+            for (Round& round : rounds_) {
+              if (round.recorded || round.windows_left > 0 ||
+                  !round.unsynced.empty()) {
+                continue;
+              }
+              round.recorded = true;
+              safe = RecordOf(round);
+              round.digests.clear();
+              break;
+            }
+          }
+          if (!safe.has_value()) return absl::OkStatus();
+          HF_RETURN_IF_ERROR(record(*std::move(safe)));
+        }
+      });
 }
 
 absl::StatusOr<std::vector<FinishedFile>> Conversion::Finish(
@@ -229,7 +222,7 @@ absl::StatusOr<std::vector<FinishedFile>> Conversion::Finish(
   std::vector<FinishedFile> finished(plan.files.size());
   std::atomic<uint32_t> next = 0;
   HF_RETURN_IF_ERROR(RunThreads(
-      [&](size_t worker) -> absl::Status {
+      [&](size_t worker, const WorkerTurn& turn) -> absl::Status {
         for (uint32_t file = next++; file < plan.files.size(); file = next++) {
           {
             const std::lock_guard guard(lock_);
@@ -238,6 +231,7 @@ absl::StatusOr<std::vector<FinishedFile>> Conversion::Finish(
           HF_ASSIGN_OR_RETURN(
               finished[file],
               (*workers_)[worker]->Finish(file, identity(file), places[file]));
+          turn();
         }
         return absl::OkStatus();
       },

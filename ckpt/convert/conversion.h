@@ -1,7 +1,8 @@
 // ckpt/convert/conversion.h: the threads of a conversion and the rounds that
 // they finish. Inside of checkpoint_writer.cc.
 //
-//   workers   take windows in the plan's order; sync when a round of theirs is
+//   workers   as many as the system gives threads (ckpt/base/threads.h); take
+//   windows in the plan's order; sync when a round of theirs is
 //             written; take files to finish when all rounds are
 //   caller    records rounds that everybody has synced, shows progress
 //
@@ -25,6 +26,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "ckpt/base/threads.h"
 #include "ckpt/convert/convert_plan.h"
 #include "ckpt/convert/convert_record.h"
 #include "ckpt/convert/window_worker.h"
@@ -61,11 +63,13 @@ class Conversion {
     std::map<ItemIndex, Digest128> digests = {};
   };
 
-  // Runs `work(worker)` in a thread each, ticks, and returns the first error.
-  // `settle` is called by the waiting thread at each turn, under no lock.
-  absl::Status RunThreads(std::function<absl::Status(size_t worker)> work,
-                          std::function<absl::Status()> settle);
-  absl::Status WriteWindows(size_t worker);
+  using Work =
+      std::function<absl::Status(size_t worker, const WorkerTurn& turn)>;
+  // Runs `work` on the workers, ticks, and returns the first error. `settle` is
+  // called after each tick by the thread that ticks, under no lock.
+  absl::Status RunThreads(const Work& work,
+                          const std::function<absl::Status()>& settle);
+  absl::Status WriteWindows(size_t worker, const WorkerTurn& turn);
   // The next window to write, as (index into rounds_, window); none: all are
   // taken, or something has failed.
   std::optional<std::pair<size_t, size_t>> NextWindow();
@@ -79,7 +83,6 @@ class Conversion {
   std::mutex lock_;
   std::condition_variable changed_;
   bool failed_ = false;
-  size_t running_ = 0;
   std::vector<Round> rounds_;
   size_t open_round_ = 0;  // the first that has windows to be taken
 };

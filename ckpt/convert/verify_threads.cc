@@ -6,10 +6,9 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
-#include <mutex>
-#include <thread>
 #include <vector>
+
+#include "ckpt/base/threads.h"
 
 namespace holdfast::ckpt {
 namespace {
@@ -28,32 +27,24 @@ class Verifying {
         options_(options),
         clock_(clock),
         parts_(&manifest, kPartBytes),
-        found_(static_cast<size_t>(options.threads)),
-        running_(options.threads) {}
+        found_(static_cast<size_t>(options.threads)) {}
 
   VerifyOutcome Run() {
     const absl::Duration begin = clock_.Monotonic();
-    std::vector<std::thread> threads;
-    for (VerifyOutcome& found : found_) {
-      threads.emplace_back([this, &found] {
-        Work(found);
-        const std::lock_guard guard(lock_);
-        if (--running_ == 0) ended_.notify_all();
-      });
-    }
     bool is_stopped = false;
-    for (bool is_running = true; is_running;) {
-      {
-        std::unique_lock guard(lock_);
-        is_running =
-            !ended_.wait_for(guard, kTick, [this] { return running_ == 0; });
-      }
+    const auto tick = [&] {
       if (options_.on_tick && !options_.on_tick(bytes_done_) && !is_stopped) {
         is_stopped = true;
         parts_.DropAll();
       }
-    }
-    for (std::thread& thread : threads) thread.join();
+    };
+    RunWorkers({.purpose = "verification",
+                .wanted = found_.size(),
+                .every = kTick,
+                .tick = tick},
+               [this](size_t worker, const WorkerTurn& turn) {
+                 Work(found_[worker], turn);
+               });
     VerifyOutcome outcome;
     if (is_stopped) {
       outcome.status = absl::CancelledError("stopped while it was verified");
@@ -65,7 +56,7 @@ class Verifying {
   }
 
  private:
-  void Work(VerifyOutcome& found) {
+  void Work(VerifyOutcome& found, const WorkerTurn& turn) {
     auto storage = options_.open();
     if (!storage.ok()) {
       found.status = storage.status();
@@ -90,6 +81,7 @@ class Verifying {
       const uint64_t done = session.progress().bytes_done;
       bytes_done_ += done - told;
       told = done;
+      turn();
     }
     found = session.outcome();
   }
@@ -100,9 +92,6 @@ class Verifying {
   VerifyParts parts_;
   std::vector<VerifyOutcome> found_;
   std::atomic<uint64_t> bytes_done_ = 0;
-  std::mutex lock_;
-  std::condition_variable ended_;
-  int running_;
 };
 
 }  // namespace

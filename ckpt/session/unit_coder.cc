@@ -4,10 +4,13 @@
 
 #include <condition_variable>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "ckpt/base/check.h"
+#include "ckpt/base/log.h"
+#include "ckpt/base/start_thread.h"
 
 namespace holdfast::ckpt {
 namespace {
@@ -66,9 +69,18 @@ class ThreadCoder final : public UnitCoder {
     encoders_.reserve(threads);
     for (int i = 0; i < threads; ++i) encoders_.emplace_back(level, plain_max);
     for (int i = 0; i < threads; ++i) {
-      threads_.emplace_back([this, i] { Run(encoders_[i]); });
+      absl::StatusOr<std::thread> started =
+          StartThread("a codec", [this, i] { Run(encoders_[i]); });
+      if (!started.ok()) {
+        HF_LOG_WARNING("%s Of %d threads %d compress",
+                       std::string(started.status().message()), threads, i);
+        break;
+      }
+      threads_.push_back(*std::move(started));
     }
   }
+  // None: the system refuses them.
+  bool has_threads() const { return !threads_.empty(); }
   ~ThreadCoder() override {
     {
       const std::lock_guard lock(lock_);
@@ -129,7 +141,10 @@ std::unique_ptr<UnitCoder> MakeUnitCoder(int level, size_t plain_max,
   if (threads == 0) {
     return std::make_unique<InlineCoder>(level, plain_max, jobs_max);
   }
-  return std::make_unique<ThreadCoder>(level, plain_max, jobs_max, threads);
+  auto coder =
+      std::make_unique<ThreadCoder>(level, plain_max, jobs_max, threads);
+  if (coder->has_threads()) return coder;
+  return std::make_unique<InlineCoder>(level, plain_max, jobs_max);
 }
 
 }  // namespace holdfast::ckpt

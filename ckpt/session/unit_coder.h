@@ -46,7 +46,7 @@ class UnitCoder {
 };
 
 // At most `jobs_max` jobs of up to `plain_max` bytes are unanswered. `threads`
-// 0: Poll does the work.
+// 0: Poll does the work; so it does where the system refuses all of them.
 std::unique_ptr<UnitCoder> MakeUnitCoder(int level, size_t plain_max,
                                          size_t jobs_max, int threads);
 

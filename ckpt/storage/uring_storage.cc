@@ -5,8 +5,10 @@
 
 #include <fcntl.h>
 #include <liburing.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -283,8 +285,40 @@ class UringStorage final : public TreeStorage {
     }
   }
 
+  // Nobody here cancels a request: the kernel has not begun it, because it got
+  // no thread for it (io-wq's threads count as the user's: ulimit -u, the
+  // cgroup's pids.max). This thread waits for the disk instead. Answers as the
+  // ring does.
+  int ByPlainCall(const Call& call) {
+    static std::atomic<bool> told = false;
+    if (!told.exchange(true)) {
+      HF_LOG_WARNING(
+          "storage: the kernel has no thread for io_uring (is the limit of "
+          "processes reached: ulimit -u, the cgroup's pids.max?); plain calls "
+          "do what it gives back");
+    }
+    const int fd = call.file->fd.get();
+    std::byte* const at = call.memory + call.done;
+    const size_t size = std::min(kPieceMax, call.size - call.done);
+    const auto offset = static_cast<off_t>(call.offset + call.done);
+    ssize_t result = 0;
+    switch (call.kind) {
+      case Kind::kWrite:
+        result = ::pwrite(fd, at, size, offset);
+        break;
+      case Kind::kRead:
+        result = ::pread(fd, at, size, offset);
+        break;
+      case Kind::kSync:
+        result = ::fsync(fd);
+        break;
+    }
+    return result < 0 ? -errno : static_cast<int>(result);
+  }
+
   void OnResult(uint32_t index, int result) {
     Call& call = calls_[index];
+    if (result == -ECANCELED) result = ByPlainCall(call);
     if ((result == -EINTR || result == -EAGAIN) && ++call.again < kAgainMax) {
       return Start(index);
     }

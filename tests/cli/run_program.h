@@ -9,6 +9,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <ostream>
 #include <string>
@@ -57,10 +58,12 @@ class TestFolder {
 };
 
 // Runs build/.../bin/`program` and waits for it. `out_path` takes its stdout
-// instead of Outcome::out, such as "/dev/full".
+// instead of Outcome::out, such as "/dev/full". `before` is called in the new
+// process, for limits; false: it ends with 126.
 inline Outcome RunProgram(const std::string& program,
                           const std::vector<std::string>& arguments,
-                          const std::string& out_path = "") {
+                          const std::string& out_path = "",
+                          const std::function<bool()>& before = nullptr) {
   const std::string stem =
       testing::TempDir() + "/run-" + std::to_string(getpid());
   const std::string out = out_path.empty() ? stem + ".out" : out_path;
@@ -77,6 +80,7 @@ inline Outcome RunProgram(const std::string& program,
     const int err_fd = open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
     dup2(out_fd, STDOUT_FILENO);
     dup2(err_fd, STDERR_FILENO);
+    if (before && !before()) _exit(126);
     execv(path.c_str(), argv.data());
     _exit(127);
   }

@@ -76,7 +76,8 @@ int Main(int argc, char** argv) {
       WriteFailureReport(dir, report).IgnoreError();
     };
   }
-  const Watchdog watchdog(heartbeat, options);
+  const auto watchdog = Watchdog::Start(heartbeat, options);
+  if (!watchdog.ok()) return ExitCodeOf(watchdog.status());
   if (!job.world().Barrier().ok()) return kExitBug;
 
   int code = kExitFinished;

@@ -5,10 +5,9 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <mutex>
-#include <thread>
-#include <vector>
+
+#include "ckpt/base/threads.h"
 
 namespace holdfast::tools {
 namespace {
@@ -21,38 +20,28 @@ absl::Status RunOnThreads(
     size_t pieces, const WorkThreads& how,
     const std::function<absl::Status(size_t piece, int worker)>& work) {
   std::mutex lock;
-  std::condition_variable ended;
   absl::Status first;
-  int running =
-      static_cast<int>(std::clamp<size_t>(pieces, 1, std::max(1, how.threads)));
   std::atomic<size_t> next = 0;
   std::atomic<bool> failed = false;
-  std::vector<std::thread> threads;
-  for (int worker = running - 1; worker >= 0; --worker) {
-    threads.emplace_back([&, worker] {
-      absl::Status status;
-      while (status.ok() && !failed) {
-        const size_t piece = next++;
-        if (piece >= pieces) break;
-        status = how.stop && how.stop() ? absl::CancelledError("stopped")
-                                        : work(piece, worker);
-      }
-      const std::lock_guard guard(lock);
-      if (!status.ok()) failed = true;
-      if (first.ok()) first = status;
-      --running;
-      ended.notify_all();
-    });
-  }
-  bool is_running = true;
-  while (is_running) {
-    {
-      std::unique_lock guard(lock);
-      is_running = !ended.wait_for(guard, kTick, [&] { return running == 0; });
-    }
-    if (how.on_tick) how.on_tick();
-  }
-  for (std::thread& thread : threads) thread.join();
+  ckpt::RunWorkers(
+      {.purpose = "reading and writing",
+       .wanted = std::clamp<size_t>(pieces, 1, std::max(1, how.threads)),
+       .every = kTick,
+       .tick = how.on_tick},
+      [&](size_t worker, const ckpt::WorkerTurn& turn) {
+        absl::Status status;
+        while (status.ok() && !failed) {
+          const size_t piece = next++;
+          if (piece >= pieces) break;
+          status = how.stop && how.stop()
+                       ? absl::CancelledError("stopped")
+                       : work(piece, static_cast<int>(worker));
+          turn();
+        }
+        const std::lock_guard guard(lock);
+        if (!status.ok()) failed = true;
+        if (first.ok()) first = status;
+      });
   return first;
 }
 

@@ -1,6 +1,7 @@
 // tools/convert/work_threads.h: numbered pieces of work on several threads.
 //
-// The calling thread waits and ticks. Blocks until all pieces are done, one has
+// The calling thread waits and ticks, or where the system refuses threads works
+// itself (ckpt/base/threads.h). Blocks until all pieces are done, one has
 // failed or somebody stops it.
 
 #ifndef HOLDFAST_TOOLS_CONVERT_WORK_THREADS_H_

@@ -324,8 +324,10 @@ int RunLinks(const LinksOptions& options) {
   const absl::StatusOr<std::unique_ptr<trainer::Job>> job = JoinJob(heartbeat);
   if (!job.ok()) return ReportFailure(kProgram, job.status());
   InitRankLog((*job)->rank());
-  const trainer::Watchdog watchdog(heartbeat, WatchOf(**job));
-  const absl::StatusOr<int> code = MeasureAndSay(options, **job, heartbeat);
+  const auto watchdog = trainer::Watchdog::Start(heartbeat, WatchOf(**job));
+  const absl::StatusOr<int> code =
+      watchdog.ok() ? MeasureAndSay(options, **job, heartbeat)
+                    : watchdog.status();
   const trainer::Heartbeat::Scope scope(&heartbeat, "leaving the job",
                                         kLeaveTimeout);
   if (!code.ok()) {

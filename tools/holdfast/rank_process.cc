@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_format.h"
 #include "ckpt/base/log.h"
+#include "ckpt/base/status_macros.h"
 
 namespace holdfast::tools {
 
@@ -20,7 +21,8 @@ absl::StatusOr<std::unique_ptr<trainer::Job>> JoinJob(
   if (env.ok()) watch.rank = env->rank;
   char host[256] = "";
   if (gethostname(host, sizeof(host) - 1) == 0) watch.host = host;
-  const trainer::Watchdog watchdog(heartbeat, std::move(watch));
+  HF_ASSIGN_OR_RETURN(const auto watchdog,
+                      trainer::Watchdog::Start(heartbeat, std::move(watch)));
   const trainer::Heartbeat::Scope scope(&heartbeat, "joining the job",
                                         kJoinTimeout);
   return trainer::OpenJob(&heartbeat);

@@ -109,7 +109,11 @@ int RunTrain(const TrainOptions& options) {
     if (incarnation == 0) return;
     LeaveReport(options.run, incarnation, report);
   };
-  const trainer::Watchdog watchdog(heartbeat, std::move(watch));
+  const auto watchdog = trainer::Watchdog::Start(heartbeat, std::move(watch));
+  if (!watchdog.ok()) {
+    HF_LOG_ERROR("%s", std::string(watchdog.status().message()));
+    (*job)->Abort(trainer::ExitCodeOf(watchdog.status()));
+  }
 
   if (options.dry_run) return DryRun(options, **job, heartbeat);
 

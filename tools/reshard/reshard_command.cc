@@ -12,10 +12,10 @@
 #include <memory>
 #include <optional>
 #include <string_view>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "ckpt/base/start_thread.h"
 #include "ckpt/base/status_macros.h"
 #include "ckpt/convert/checkpoint_source.h"
 #include "ckpt/convert/checkpoint_writer.h"
@@ -172,9 +172,14 @@ std::optional<Estimate> Probe(const Prepared& prepared,
   }
   // One disk: its time is shared, or its queue is deep enough for both. The
   // conversion does both at once, so it takes no longer than either says.
-  std::thread reader([&] { estimate.at_once.read_bytes_per_s = read(); });
-  estimate.at_once.write_bytes_per_s = write();
-  reader.join();
+  // Without a thread for it the estimate is the one after the other.
+  auto reader = ckpt::StartThread("the probe of the disks", [&] {
+    estimate.at_once.read_bytes_per_s = read();
+  });
+  if (reader.ok()) {
+    estimate.at_once.write_bytes_per_s = write();
+    reader->join();
+  }
   estimate.seconds = reading(estimate.alone) + writing(estimate.alone);
   if (estimate.at_once.read_bytes_per_s > 0 &&
       estimate.at_once.write_bytes_per_s > 0) {

@@ -10,6 +10,8 @@
 #include "absl/strings/str_format.h"
 #include "ckpt/base/clock.h"
 #include "ckpt/base/log.h"
+#include "ckpt/base/start_thread.h"
+#include "ckpt/base/status_macros.h"
 
 namespace holdfast::trainer {
 namespace {
@@ -19,11 +21,20 @@ constexpr unsigned kLastResortSeconds = 10;
 }  // namespace
 
 Watchdog::Watchdog(const Heartbeat& heartbeat, WatchdogOptions options)
-    : heartbeat_(heartbeat),
-      options_(std::move(options)),
-      thread_([this] { Run(); }) {}
+    : heartbeat_(heartbeat), options_(std::move(options)) {}
+
+absl::StatusOr<std::unique_ptr<Watchdog>> Watchdog::Start(
+    const Heartbeat& heartbeat, WatchdogOptions options) {
+  std::unique_ptr<Watchdog> watchdog(
+      new Watchdog(heartbeat, std::move(options)));
+  HF_ASSIGN_OR_RETURN(
+      watchdog->thread_,
+      ckpt::StartThread("the watchdog", [it = watchdog.get()] { it->Run(); }));
+  return watchdog;
+}
 
 Watchdog::~Watchdog() {
+  if (!thread_.joinable()) return;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     stop_ = true;

@@ -6,7 +6,8 @@
 // 74. It owns nothing and takes no lock of the step thread.
 //
 //   Heartbeat heartbeat;
-//   Watchdog watchdog(heartbeat, {.rank = 3, .host = "n017", ...});
+//   HF_ASSIGN_OR_RETURN(const auto watchdog,
+//                       Watchdog::Start(heartbeat, {.rank = 3, ...}));
 //   const Heartbeat::Scope scope(&heartbeat, "step 120", absl::Minutes(10));
 //
 // Thread: made and destroyed by the step thread. Cost: a wake-up every `poll`.
@@ -16,10 +17,12 @@
 
 #include <condition_variable>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
 
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "trainer/fault/exit_codes.h"
 #include "trainer/fault/failure_report.h"
@@ -45,14 +48,17 @@ struct WatchdogOptions {
 
 class Watchdog {
  public:
-  // `heartbeat` outlives this.
-  Watchdog(const Heartbeat& heartbeat, WatchdogOptions options);
+  // `heartbeat` outlives it. kResourceExhausted: the system refuses a thread,
+  // and the rank must not begin what nobody ends when it is stuck.
+  static absl::StatusOr<std::unique_ptr<Watchdog>> Start(
+      const Heartbeat& heartbeat, WatchdogOptions options);
   // Joins the watch thread.
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
  private:
+  Watchdog(const Heartbeat& heartbeat, WatchdogOptions options);
   void Run();
   void Expire(const Heartbeat::Reading& reading);
 

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_format.h"
 #include "ckpt/base/check.h"
+#include "ckpt/base/start_thread.h"
 #include "ckpt/base/status_macros.h"
 #include "trainer/parallel/inproc_hub.h"
 #include "trainer/parallel/message_collectives.h"
@@ -148,22 +149,31 @@ absl::Status RunInprocRanks(
   absl::Status first_error;
   std::vector<std::thread> threads;
   for (int r = 0; r < ranks; ++r) {
-    threads.emplace_back([&, r] {
-      const std::unique_ptr<Collectives> mine = world.Join(r);
-      const absl::Status status = body(*mine);
-      if (status.ok()) return;
-      {
-        const std::lock_guard<std::mutex> lock(mutex);
-        // A peer may notice that this rank is gone before this rank gets here.
-        // Its kAborted is a consequence, never the cause.
-        if (first_error.ok() ||
-            (absl::IsAborted(first_error) && !absl::IsAborted(status))) {
-          first_error = status;
-        }
-      }
-      world.Abort(absl::AbortedError(
-          absl::StrFormat("rank %d gave up: %s", r, status.ToString())));
-    });
+    absl::StatusOr<std::thread> started =
+        ckpt::StartThread(absl::StrFormat("rank %d", r), [&, r] {
+          const std::unique_ptr<Collectives> mine = world.Join(r);
+          const absl::Status status = body(*mine);
+          if (status.ok()) return;
+          {
+            const std::lock_guard<std::mutex> lock(mutex);
+            // A peer may notice that this rank is gone before this rank gets
+            // here. Its kAborted is a consequence, never the cause.
+            if (first_error.ok() ||
+                (absl::IsAborted(first_error) && !absl::IsAborted(status))) {
+              first_error = status;
+            }
+          }
+          world.Abort(absl::AbortedError(
+              absl::StrFormat("rank %d gave up: %s", r, status.ToString())));
+        });
+    if (!started.ok()) {
+      // Those that run already wait for it in vain.
+      const std::lock_guard<std::mutex> lock(mutex);
+      first_error = started.status();
+      world.Abort(absl::AbortedError(first_error.message()));
+      break;
+    }
+    threads.push_back(*std::move(started));
   }
   for (std::thread& thread : threads) thread.join();
   return first_error;

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "ckpt/base/start_thread.h"
 #include "ckpt/base/status_macros.h"
 #include "kernels/check.h"
 #include "kernels/cuda_device.h"
@@ -150,20 +151,26 @@ void Job::AbortAll() {
     channel->comm = nullptr;
   }
   const auto progress = std::make_shared<Progress>();
-  std::thread aborter([comms, progress] {
+  absl::StatusOr<std::thread> aborter =
+      ckpt::StartThread("an abort of NCCL", [comms, progress] {
+        for (const ncclComm_t comm : comms) ncclCommAbort(comm);
+        const std::lock_guard lock(progress->mutex);
+        progress->done = true;
+        progress->over.notify_all();
+      });
+  if (!aborter.ok()) {
+    // Then nobody but the watchdog ends a wait that does not end.
     for (const ncclComm_t comm : comms) ncclCommAbort(comm);
-    const std::lock_guard lock(progress->mutex);
-    progress->done = true;
-    progress->over.notify_all();
-  });
+    return;
+  }
   std::unique_lock lock(progress->mutex);
   const bool done = progress->over.wait_for(lock, kAbortTimeout,
                                             [&] { return progress->done; });
   lock.unlock();
   if (done) {
-    aborter.join();
+    aborter->join();
   } else {
-    aborter.detach();
+    aborter->detach();
   }
 }
 

@@ -11,15 +11,14 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <functional>
 #include <string>
 
 #include "ckpt/base/aligned_buffer.h"
@@ -29,36 +28,16 @@
 #include "ckpt/storage/uring_storage.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/in_child.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/thread_limit.h"
 
 namespace holdfast::ckpt {
 namespace {
 
-constexpr FileId kFile{1};
+using tests::InChild;
 
-// Runs `body` in a child, whose "" or reason for having failed it returns.
-std::string InChild(const std::function<std::string()>& body) {
-  int ends[2];
-  if (::pipe(ends) != 0) return "no pipe";
-  const pid_t child = ::fork();
-  if (child == 0) {
-    const std::string failure = body();
-    [[maybe_unused]] const ssize_t told =
-        ::write(ends[1], failure.data(), failure.size());
-    ::_exit(0);
-  }
-  ::close(ends[1]);
-  std::string failure;
-  char piece[512];
-  for (ssize_t got; (got = ::read(ends[0], piece, sizeof(piece))) > 0;) {
-    failure.append(piece, static_cast<size_t>(got));
-  }
-  ::close(ends[0]);
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  if (!WIFEXITED(status)) failure += " (the child died)";
-  return failure;
-}
+constexpr FileId kFile{1};
 
 // From here on this system call answers `error`.
 bool Forbid(uint32_t system_call, int error) {
@@ -151,6 +130,32 @@ TEST(RefusedTest, MemoryThatMayNotBeLockedIsWrittenUnregistered) {
               return std::string(io.Write(kFile, 0, data.span()).message());
             }),
             "");
+}
+
+// io_uring's own threads count as the user's. A sync always wants one.
+TEST(RefusedTest, WhereTheKernelGetsNoThreadPlainCallsWriteAndSync) {
+  if (!ProbeUring().ok()) GTEST_SKIP() << ProbeUring();
+  const tests::TempDir dir;
+  const std::string failure = InChild([&]() -> std::string {
+    ::chmod(dir.path().c_str(), 0777);
+    if (!tests::LimitThreads(0)) return "skip";
+    auto storage = OpenUringStorage({.root = dir.path()});
+    if (!storage.ok()) return storage.status().ToString();
+    Blocking io(**storage);
+    AlignedBuffer data(1 << 20);
+    std::fill(data.span().begin(), data.span().end(), std::byte{7});
+    absl::Status status = io.Create("f", kFile);
+    if (status.ok()) status = io.Write(kFile, 0, data.span());
+    if (status.ok()) status = io.Sync(kFile);
+    if (status.ok()) status = io.Close(kFile);
+    AlignedBuffer back(1 << 20);
+    if (status.ok()) status = io.Open("f", kFile).status();
+    if (status.ok()) status = io.Read(kFile, 0, back.span()).status();
+    if (!status.ok()) return status.ToString();
+    return std::ranges::equal(data.span(), back.span()) ? "" : "other bytes";
+  });
+  if (failure == "skip") GTEST_SKIP() << "this user's threads have no limit";
+  EXPECT_EQ(failure, "");
 }
 
 // A file system of one MiB at `dir`, seen by this process alone.

@@ -44,7 +44,8 @@ TEST(WatchdogTest, AnExpiredScopeEndsTheProcessAndSaysWhy) {
   const Heartbeat::Scope step(&heartbeat, "step 9", absl::Milliseconds(20));
   const Heartbeat::Scope reduce(&heartbeat, "all-reduce sum dp");
   heartbeat.SetWaitingFor(5);
-  Watchdog watchdog(heartbeat, observer.Options());
+  const auto watchdog = Watchdog::Start(heartbeat, observer.Options());
+  ASSERT_TRUE(watchdog.ok()) << watchdog.status();
   while (observer.ended_with == 0) std::this_thread::yield();
   EXPECT_EQ(observer.ended_with, 74);
   const std::lock_guard<std::mutex> lock(observer.mutex);
@@ -63,7 +64,8 @@ TEST(WatchdogTest, ScopesThatEndInTimeAreLeftAlone) {
   Heartbeat heartbeat;
   Observer observer;
   {
-    Watchdog watchdog(heartbeat, observer.Options());
+    const auto watchdog = Watchdog::Start(heartbeat, observer.Options());
+    ASSERT_TRUE(watchdog.ok()) << watchdog.status();
     for (int i = 0; i < 20; ++i) {
       const Heartbeat::Scope step(&heartbeat, "step", absl::Seconds(30));
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -82,7 +84,7 @@ TEST(WatchdogDeathTest, ByDefaultTheProcessEndsWith74) {
         options.host = "n1";
         options.poll = absl::Milliseconds(1);
         options.linger = absl::ZeroDuration();
-        const Watchdog watchdog(heartbeat, options);
+        const auto watchdog = Watchdog::Start(heartbeat, options);
         const Heartbeat::Scope step(&heartbeat, "load", absl::Milliseconds(5));
         while (true) std::this_thread::yield();
       },
