@@ -19,6 +19,7 @@
 #include "ckpt/session/preflight.h"
 #include "ckpt/session/run_files.h"
 #include "ckpt/storage/blocking.h"
+#include "ckpt/storage/errno_status.h"
 
 namespace holdfast::ckpt {
 namespace {
@@ -72,10 +73,15 @@ absl::StatusOr<std::unique_ptr<TargetDir>> TargetDir::Open(
   HF_ASSIGN_OR_RETURN(const std::string root, PathOfLocation(path));
   std::error_code error;
   const bool is_new = std::filesystem::create_directory(root, error);
-  if (error) {
+  if (error == std::errc::no_such_file_or_directory ||
+      error == std::errc::not_a_directory || error == std::errc::file_exists) {
+    // What the user has named, not what the disk has done.
     return absl::FailedPreconditionError(
-        absl::StrFormat("making the directory %s: %s", root, error.message()));
+        absl::StrFormat("making the directory %s: %s; name one whose parent is "
+                        "a directory",
+                        root, error.message()));
   }
+  if (error) return ErrnoStatus(error.value(), "making the directory", root);
   // Two that write at once would spoil what the first of them commits: coded
   // units lie where their round has put them. Held until the descriptor is
   // closed, also by a kill. Some file systems (NFS) lock no directories; there

@@ -337,7 +337,7 @@ class OneProcessTest(unittest.TestCase):
         ):
             with open(os.path.join(path, ".metadata"), "wb") as file:
                 file.write(hostile)
-            said = self.convert(65, "dcp-to-holdfast", path, self.run_dir)
+            said = self.convert(78, "dcp-to-holdfast", path, self.run_dir)
             self.assertIn(".metadata", said)
         self.assertFalse(os.path.exists(mark))
 
@@ -354,7 +354,7 @@ class OneProcessTest(unittest.TestCase):
                 file.write(b"\x80\x02c" + named + b"\nN}X" +
                            len(attribute).to_bytes(4, "little") + attribute + b"Ns\x86b.")
             before = (index.__hash__, layout.__doc__)
-            self.convert(65, "dcp-to-holdfast", path, self.run_dir)
+            self.convert(78, "dcp-to-holdfast", path, self.run_dir)
             self.assertEqual((index.__hash__, layout.__doc__), before)
         hash(index("w"))
 
@@ -364,11 +364,11 @@ class OneProcessTest(unittest.TestCase):
         os.rename(name, name + ".kept")
         os.mkfifo(name)
         self.assertIn("no regular file",
-                      self.convert(65, "dcp-to-holdfast", path, self.run_dir))
+                      self.convert(78, "dcp-to-holdfast", path, self.run_dir))
         os.remove(name)
         os.symlink(name + ".kept", name)
         self.assertIn(".metadata",
-                      self.convert(65, "dcp-to-holdfast", path, self.run_dir))
+                      self.convert(78, "dcp-to-holdfast", path, self.run_dir))
 
     def test_a_tensor_of_another_dtype_than_the_metadata_says_is_refused(self):
         path = self.dcp_directory(w=torch.tensor([0.1, 0.2, 0.3]))
@@ -377,7 +377,7 @@ class OneProcessTest(unittest.TestCase):
             metadata.state_dict_metadata["w"].properties.dtype = torch.bfloat16
 
         self.change_metadata(path, narrow)
-        said = self.convert(65, "dcp-to-holdfast", path, self.run_dir)
+        said = self.convert(78, "dcp-to-holdfast", path, self.run_dir)
         self.assertIn("is of torch.float32, .metadata says torch.bfloat16", said)
 
     def test_places_outside_the_directory_or_the_file_are_refused(self):
@@ -409,7 +409,7 @@ class OneProcessTest(unittest.TestCase):
         for change in (climb, absolute, behind, long, negative, missing):
             path = self.dcp_directory(w=torch.ones(3))
             self.change_metadata(path, change)
-            said = self.convert(65, "dcp-to-holdfast", path, self.run_dir)
+            said = self.convert(78, "dcp-to-holdfast", path, self.run_dir)
             self.assertIn(path, said, change.__name__)
 
     def test_what_ckptctl_imports_from_dcp_is_loaded_by_dcp(self):
@@ -441,12 +441,17 @@ class OneProcessTest(unittest.TestCase):
     def test_a_directory_that_is_not_empty_is_not_written_into(self):
         dcp.save({"w": torch.ones(3)}, storage_writer=HoldfastWriter(self.run_dir))
         holdfast_ckpt.close_all()
-        said = self.convert(65, "holdfast-to-dcp", self.run_dir, self.root)
+        said = self.convert(78, "holdfast-to-dcp", self.run_dir, self.root)
         self.assertIn("not empty", said)
         self.assertIn("no .metadata",
-                      self.convert(65, "dcp-to-holdfast", self.root, self.run_dir))
+                      self.convert(66, "dcp-to-holdfast", self.root, self.run_dir))
         self.assertIn("step 77", self.convert(
-            65, "holdfast-to-dcp", f"{self.run_dir}@77", os.path.join(self.root, "x")))
+            66, "holdfast-to-dcp", f"{self.run_dir}@77", os.path.join(self.root, "x")))
+        self.assertIn("after the '@'", self.convert(
+            64, "holdfast-to-dcp", f"{self.run_dir}@foo", os.path.join(self.root, "x")))
+        self.convert(66, "holdfast-to-dcp", f"{self.run_dir}-no",
+                     os.path.join(self.root, "x"))
+        self.convert(64, "dcp-to-holdfast", self.root, self.run_dir, "--step", "-3")
 
 
 def reader_of(name, step):

@@ -84,7 +84,8 @@ def _open_file(path, flags):
 
 
 class DcpDirectory:
-    """ValueError: it is no such directory, or a file in it is not as it should be."""
+    """FileNotFoundError: it is no such directory. ValueError: a file in it is not as
+    it should be."""
 
     def __init__(self, path):
         self.path = path
@@ -93,7 +94,7 @@ class DcpDirectory:
             with open(name, "rb", opener=_open_file) as file:
                 self.metadata = _Unpickler(file).load()
         except FileNotFoundError:
-            raise ValueError(
+            raise FileNotFoundError(
                 f"{path} has no .metadata: it is no checkpoint of DCP's "
                 "FileSystemWriter, or one that was not finished"
             ) from None

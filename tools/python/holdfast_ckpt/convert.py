@@ -26,10 +26,15 @@ from torch.distributed.checkpoint.planner import (
 )
 
 from ._dcp_directory import DcpDirectory
+from ._library import HoldfastError
 from .reader import Checkpoint
 from .writer import HoldfastWriter, close_all
 
 PIECE_BYTES = 256 << 20
+
+
+class BadName(ValueError):
+    """What should name a checkpoint does not: "RUN@1200" or "RUN@ID" is expected."""
 
 
 class _Pump(SavePlanner):
@@ -140,6 +145,11 @@ def holdfast_to_dcp(name, directory):
     """`directory` is new or empty. The checkpoint that was read."""
     if os.path.isdir(directory) and os.listdir(directory):
         raise ValueError(f"{directory} is not empty; name a new directory")
-    checkpoint = Checkpoint(name)
+    try:
+        checkpoint = Checkpoint(name)
+    except HoldfastError as error:
+        if error.code == "INVALID_ARGUMENT":
+            raise BadName(error.message) from None
+        raise
     _save(dcp.FileSystemWriter(directory, sync_files=True), _FromRun(checkpoint))
     return checkpoint
