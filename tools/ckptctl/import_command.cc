@@ -35,10 +35,11 @@ absl::StatusOr<std::unique_ptr<ckpt::JobLayout>> LayoutOf(
     trainer::ComputeType compute) {
   if (!state.model) {
     if (options.tp != 1 || options.pp != 1 || !options.stages.empty()) {
-      return absl::InvalidArgumentError(
+      return absl::InvalidArgumentError(absl::StrFormat(
           "--tp, --pp and --stages are for states of decoders; what is in "
-          "these files is none that we know, and is cut by rows into --dp "
-          "parts");
+          "these files is none that we know%s, and is cut by rows into --dp "
+          "parts",
+          state.why_no_model.empty() ? "" : " (" + state.why_no_model + ")"));
     }
     return ckpt::MakeRowLayout(state.source->items(), options.dp);
   }

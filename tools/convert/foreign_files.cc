@@ -15,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "ckpt/base/status_macros.h"
 #include "ckpt/storage/errno_status.h"
+#include "tools/convert/dcp/regular_file.h"
 
 namespace holdfast::tools {
 
@@ -87,32 +88,14 @@ absl::StatusOr<ForeignDirectory> ForeignDirectory::Open(
 absl::StatusOr<ForeignFile> ForeignDirectory::OpenFile(
     const std::string& name) const {
   HF_RETURN_IF_ERROR(CheckForeignName(name, path_));
+  HF_ASSIGN_OR_RETURN(RegularFile opened,
+                      OpenRegularFile(fd_.get(), path_, name));
   ForeignFile file;
+  file.fd_ = std::move(opened.fd);
+  file.path_ = std::move(opened.path);
   file.name_ = name;
-  file.path_ = path_ + "/" + name;
-  // Without O_NONBLOCK the open of a pipe waits for who writes into it.
-  file.fd_ = ckpt::Fd(::openat(fd_.get(), name.c_str(),
-                               O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-  if (!file.fd_.valid()) {
-    if (errno == ELOOP) {
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "%s is a symbolic link, which is not followed; where you trust it, "
-          "cp -rL %s COPY makes files of links",
-          file.path_, path_));
-    }
-    return ErrnoStatus(errno, "opening", file.path_);
-  }
-  struct stat status;
-  if (::fstat(file.fd_.get(), &status) != 0) {
-    return ErrnoStatus(errno, "looking at", file.path_);
-  }
-  if (!S_ISREG(status.st_mode)) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%s is not a regular file", file.path_));
-  }
-  file.bytes_ = static_cast<uint64_t>(status.st_size);
-  file.changed_ns_ =
-      status.st_mtim.tv_sec * int64_t{1'000'000'000} + status.st_mtim.tv_nsec;
+  file.bytes_ = opened.bytes;
+  file.changed_ns_ = opened.changed_ns;
   return file;
 }
 

@@ -42,6 +42,8 @@ struct ImportedState {
   // The decoder whose state it is; its layout follows from TP, PP and DP. None:
   // a state that the trainer does not know, cut by rows.
   std::optional<trainer::ModelConfig> model = std::nullopt;
+  // Where there is none although the state looks like a decoder's: why.
+  std::string why_no_model = {};
   // Of the weights in `source`, where the format and not the user decides.
   std::optional<trainer::ComputeType> compute = std::nullopt;
   // For people: what was found, what could not be brought along.

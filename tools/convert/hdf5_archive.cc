@@ -187,7 +187,16 @@ absl::Status CheckWholeDigest(const std::map<std::string, std::string>& facts,
 // items are all of its.
 void FindModel(const ckpt::StateSource& source, ImportedState* state) {
   const auto model = ModelOfAttributes(source.attributes());
-  if (!model.ok()) return;
+  if (!model.ok()) {
+    // A state without a configuration is not a trainer's, and nothing is lost.
+    if (!source.attributes().contains(".config")) return;
+    state->why_no_model =
+        absl::StrFormat("its configuration is not understood: %s",
+                        std::string(model.status().message()));
+    state->notes.push_back(state->why_no_model +
+                           "; what is there is cut by rows");
+    return;
+  }
   for (const auto compute :
        {trainer::ComputeType::kBf16, trainer::ComputeType::kF32}) {
     if (source.items() != ItemsOf(*model, compute)) continue;
@@ -195,9 +204,11 @@ void FindModel(const ckpt::StateSource& source, ImportedState* state) {
     state->compute = compute;
     return;
   }
-  state->notes.push_back(
+  state->why_no_model =
       "its configuration is that of another model, or some of the model's "
-      "tensors are not there; what is there is cut by rows");
+      "tensors are not there";
+  state->notes.push_back(state->why_no_model +
+                         "; what is there is cut by rows");
 }
 
 }  // namespace

@@ -4,8 +4,6 @@
 #include "tools/convert/dcp/byte_source.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -13,39 +11,21 @@
 #include "absl/strings/str_format.h"
 #include "ckpt/base/status_macros.h"
 #include "ckpt/storage/errno_status.h"
+#include "tools/convert/dcp/regular_file.h"
 
 namespace holdfast::tools {
 
 absl::StatusOr<std::unique_ptr<FileSource>> FileSource::OpenIn(
     int dir, const std::string& dir_name, const std::string& file) {
-  const std::string path = dir_name + "/" + file;
   if (file.empty() || file == "." || file == ".." ||
       file.find('/') != std::string::npos ||
       file.find('\0') != std::string::npos) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "%s: the file name '%s' leads out of the directory", dir_name, file));
   }
-  // O_NONBLOCK: a FIFO in place of a file must not hold the open.
-  ckpt::Fd fd(::openat(dir, file.c_str(),
-                       O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-  if (!fd.valid()) {
-    const int error = errno;
-    if (error == ELOOP) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("%s is a symbolic link", path));
-    }
-    return ckpt::ErrnoStatus(error, "opening", path);
-  }
-  struct stat stat;
-  if (::fstat(fd.get(), &stat) != 0) {
-    return ckpt::ErrnoStatus(errno, "looking at", path);
-  }
-  if (!S_ISREG(stat.st_mode)) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%s is no regular file", path));
-  }
-  return std::unique_ptr<FileSource>(
-      new FileSource(std::move(fd), static_cast<uint64_t>(stat.st_size), path));
+  HF_ASSIGN_OR_RETURN(RegularFile opened, OpenRegularFile(dir, dir_name, file));
+  return std::unique_ptr<FileSource>(new FileSource(
+      std::move(opened.fd), opened.bytes, std::move(opened.path)));
 }
 
 absl::Status FileSource::Read(uint64_t offset, std::span<std::byte> out) {

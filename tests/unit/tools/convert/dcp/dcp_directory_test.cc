@@ -313,7 +313,7 @@ TEST(DcpDirectoryTest, AFileCutShortMissingOrReplacedIsRefused) {
   fs::remove(file);
   ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
   const absl::Status fifo = ReadEverything(copy);
-  EXPECT_THAT(std::string(fifo.message()), HasSubstr("is no regular file"));
+  EXPECT_THAT(std::string(fifo.message()), HasSubstr("is not a regular file"));
 }
 
 TEST(DcpDirectoryTest, MoreFilesThanAreAllowedAtFirstAreAskedFor) {

@@ -1,8 +1,6 @@
-// tools/convert/hdf5_file.cc: the only file that includes <hdf5.h>.
+// tools/convert/hdf5_file_read.cc: what an archive holds, nothing of it
+// believed.
 
-#include "tools/convert/hdf5_file.h"
-
-#include <hdf5.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -14,178 +12,42 @@
 #include "ckpt/base/status_macros.h"
 #include "ckpt/format/manifest_rules.h"
 #include "ckpt/storage/errno_status.h"
-#include "tools/common/text.h"
+#include "tools/convert/hdf5_file.h"
+#include "tools/convert/hdf5_file_library.h"
 #include "tools/convert/hdf5_names.h"
 
 namespace holdfast::tools {
-namespace {
 
 using ckpt::DType;
-using ckpt::ItemSpec;
+using hdf5::FileAccess;
+using hdf5::Id;
+using hdf5::kAttributesGroup;
+using hdf5::kDigestName;
+using hdf5::kStateGroup;
+using hdf5::kTypeName;
+using hdf5::LastError;
+using hdf5::PrepareLibrary;
+using hdf5::StoredType;
+using hdf5::TypeName;
+
+namespace {
 
 // As many as a manifest of the largest size could list, and what it may hold.
 constexpr uint64_t kLinksMax = 1'000'000;
 constexpr uint64_t kAttributesMax = 100'000;
 constexpr uint64_t kAttributeBytesMax = ckpt::kManifestBytesMax;
 
-constexpr char kStateGroup[] = "state";
-constexpr char kAttributesGroup[] = "attributes";
-constexpr char kTypeName[] = "dtype";
-constexpr char kDigestName[] = "digest";
-
-// An identifier of the library that closes itself.
-class Id {
- public:
-  explicit Id(hid_t id = H5I_INVALID_HID) : id_(id) {}
-  ~Id() { Close(); }
-  Id(Id&& other) noexcept : id_(std::exchange(other.id_, H5I_INVALID_HID)) {}
-  Id& operator=(Id&& other) noexcept {
-    std::swap(id_, other.id_);
-    return *this;
-  }
-  hid_t get() const { return id_; }
-  bool valid() const { return id_ >= 0; }
-  // False: what was behind it could not be written.
-  bool Close() {
-    if (id_ < 0) return true;
-    // A file is no object: its count has to come down by its own call.
-    const hid_t id = std::exchange(id_, H5I_INVALID_HID);
-    return (H5Iget_type(id) == H5I_FILE ? H5Fclose(id) : H5Idec_ref(id)) >= 0;
-  }
-
- private:
-  hid_t id_;
-};
-
-// The innermost sentence of the library's last error.
-std::string LastError() {
-  std::string text;
-  const auto take = [](unsigned, const H5E_error2_t* error, void* data) {
-    if (error->desc != nullptr) {
-      *static_cast<std::string*>(data) = error->desc;
-    }
-    return herr_t{0};
-  };
-  H5Ewalk2(H5E_DEFAULT, H5E_WALK_DOWNWARD, take, &text);
-  return text.empty() ? "the HDF5 library does not say why" : text;
-}
+constexpr DType kTypes[] = {DType::kBf16, DType::kF16, DType::kF32, DType::kF64,
+                            DType::kI32,  DType::kI64, DType::kU8};
 
 absl::Status Bad(const std::string& path, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrFormat("%s: %s", path, what));
 }
 
-// It does not print, and loads no plugin that a file asks for.
-bool PrepareLibrary() {
-  return H5open() >= 0 && H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr) >= 0 &&
-         H5PLset_loading_state(0) >= 0;
-}
-
 // The descriptor's own file, whatever its path means by now.
 std::string PathOf(int fd) { return absl::StrFormat("/proc/self/fd/%d", fd); }
 
-// HDF5 1.8's file format, which keeps attributes of any length; plain file
-// calls; and no locks, since the descriptor is somebody's.
-Id FileAccess() {
-  Id access(H5Pcreate(H5P_FILE_ACCESS));
-  if (!access.valid() || H5Pset_fapl_sec2(access.get()) < 0 ||
-      H5Pset_libver_bounds(access.get(), H5F_LIBVER_V18, H5F_LIBVER_V110) < 0 ||
-      H5Pset_alignment(access.get(), 64 << 10, 4096) < 0 ||
-      H5Pset_file_locking(access.get(), false, true) < 0) {
-    return Id();
-  }
-  return access;
-}
-
-// IEEE 754 binary16, as numpy.float16 has it.
-Id HalfType() {
-  Id type(H5Tcopy(H5T_IEEE_F32LE));
-  if (!type.valid() || H5Tset_fields(type.get(), 15, 10, 5, 0, 10) < 0 ||
-      H5Tset_size(type.get(), 2) < 0 || H5Tset_ebias(type.get(), 15) < 0) {
-    return Id();
-  }
-  return type;
-}
-
-Id StoredType(DType dtype) {
-  switch (dtype) {
-    case DType::kBf16:  // its bits; the attribute says what they are
-      return Id(H5Tcopy(H5T_STD_U16LE));
-    case DType::kF16:
-      return HalfType();
-    case DType::kF32:
-      return Id(H5Tcopy(H5T_IEEE_F32LE));
-    case DType::kF64:
-      return Id(H5Tcopy(H5T_IEEE_F64LE));
-    case DType::kI32:
-      return Id(H5Tcopy(H5T_STD_I32LE));
-    case DType::kI64:
-      return Id(H5Tcopy(H5T_STD_I64LE));
-    case DType::kU8:
-      return Id(H5Tcopy(H5T_STD_U8LE));
-  }
-  return Id();
-}
-
-// As people of numpy say it.
-const char* TypeName(DType dtype) {
-  switch (dtype) {
-    case DType::kBf16:
-      return "bfloat16";
-    case DType::kF16:
-      return "float16";
-    case DType::kF32:
-      return "float32";
-    case DType::kF64:
-      return "float64";
-    case DType::kI32:
-      return "int32";
-    case DType::kI64:
-      return "int64";
-    case DType::kU8:
-      return "uint8";
-  }
-  return "";
-}
-
-constexpr DType kTypes[] = {DType::kBf16, DType::kF16, DType::kF32, DType::kF64,
-                            DType::kI32,  DType::kI64, DType::kU8};
-
 // --- Attributes ------------------------------------------------------------
-
-// Text is a string of fixed length, in UTF-8; other bytes are an array of them.
-bool PutText(hid_t object, const std::string& name, const std::string& value) {
-  const bool is_text = Printable(value, /*keep_lines=*/true) == value;
-  Id type(H5Tcopy(is_text ? H5T_C_S1 : H5T_STD_U8LE));
-  Id space;
-  if (is_text) {
-    if (H5Tset_size(type.get(), std::max<size_t>(1, value.size())) < 0 ||
-        H5Tset_strpad(type.get(), H5T_STR_NULLPAD) < 0 ||
-        H5Tset_cset(type.get(), H5T_CSET_UTF8) < 0) {
-      return false;
-    }
-    space = Id(H5Screate(H5S_SCALAR));
-  } else {
-    const hsize_t size = value.size();
-    space = Id(H5Screate_simple(1, &size, nullptr));
-  }
-  Id creation(H5Pcreate(H5P_ATTRIBUTE_CREATE));
-  if (!space.valid() || !creation.valid() ||
-      H5Pset_char_encoding(creation.get(), H5T_CSET_UTF8) < 0) {
-    return false;
-  }
-  Id attribute(H5Acreate2(object, Hdf5Name(name).c_str(), type.get(),
-                          space.get(), creation.get(), H5P_DEFAULT));
-  const char* const bytes = value.empty() ? "" : value.data();
-  return attribute.valid() && H5Awrite(attribute.get(), type.get(), bytes) >= 0;
-}
-
-bool PutNumber(hid_t object, const std::string& name, int64_t value) {
-  Id space(H5Screate(H5S_SCALAR));
-  Id attribute(H5Acreate2(object, name.c_str(), H5T_STD_I64LE, space.get(),
-                          H5P_DEFAULT, H5P_DEFAULT));
-  return space.valid() && attribute.valid() &&
-         H5Awrite(attribute.get(), H5T_NATIVE_INT64, &value) >= 0;
-}
 
 // What PutText and PutNumber write; none for anything else. `*left` is what may
 // still be taken of memory.
@@ -253,7 +115,7 @@ absl::Status TakeAll(hid_t object, const std::string& path,
   return absl::OkStatus();
 }
 
-// --- Reading ---------------------------------------------------------------
+// --- Tensors ---------------------------------------------------------------
 
 // The names of hard links in a group; any other kind of link is refused.
 absl::StatusOr<std::vector<std::string>> Links(hid_t group,
@@ -486,113 +348,6 @@ absl::StatusOr<Hdf5Contents> ReadHdf5(int fd, const std::string& path) {
   HF_RETURN_IF_ERROR(ReadState(state.get(), path,
                                static_cast<uint64_t>(st.st_size), &contents));
   return contents;
-}
-
-// --- Writing ---------------------------------------------------------------
-
-struct Hdf5Writer::State {
-  std::string path;
-  Id file;
-  Id attributes;
-  Id state;
-
-  absl::Status Failed(const std::string& doing) const {
-    return absl::UnavailableError(
-        absl::StrFormat("writing %s: %s: %s", path, doing, LastError()));
-  }
-  std::string PlaceOf(const ItemSpec& item) const {
-    return Hdf5Name(item.name) + "/" + Hdf5Name(item.kind);
-  }
-};
-
-Hdf5Writer::Hdf5Writer(std::unique_ptr<State> state)
-    : state_(std::move(state)) {}
-Hdf5Writer::~Hdf5Writer() = default;
-
-absl::StatusOr<std::unique_ptr<Hdf5Writer>> Hdf5Writer::Create(
-    const std::string& path) {
-  auto state = std::make_unique<State>();
-  state->path = path;
-  if (!PrepareLibrary()) return state->Failed("starting the library");
-  const Id access = FileAccess();
-  state->file =
-      Id(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get()));
-  if (!state->file.valid()) return state->Failed("beginning the file");
-  state->attributes = Id(H5Gcreate2(state->file.get(), kAttributesGroup,
-                                    H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
-  state->state = Id(H5Gcreate2(state->file.get(), kStateGroup, H5P_DEFAULT,
-                               H5P_DEFAULT, H5P_DEFAULT));
-  if (!state->attributes.valid() || !state->state.valid()) {
-    return state->Failed("making groups");
-  }
-  return std::unique_ptr<Hdf5Writer>(new Hdf5Writer(std::move(state)));
-}
-
-absl::Status Hdf5Writer::AddFact(const std::string& name,
-                                 const std::string& value) {
-  if (PutText(state_->file.get(), name, value)) return absl::OkStatus();
-  return state_->Failed("attribute " + name);
-}
-
-absl::Status Hdf5Writer::AddFact(const std::string& name, int64_t value) {
-  if (PutNumber(state_->file.get(), name, value)) return absl::OkStatus();
-  return state_->Failed("attribute " + name);
-}
-
-absl::Status Hdf5Writer::AddAttribute(const std::string& name,
-                                      const std::string& value) {
-  if (PutText(state_->attributes.get(), name, value)) return absl::OkStatus();
-  return state_->Failed("attribute " + name);
-}
-
-absl::StatusOr<uint64_t> Hdf5Writer::AddTensor(const ItemSpec& item) {
-  const std::string place = state_->PlaceOf(item);
-  hsize_t lengths[ckpt::kDimensionsMax] = {};
-  std::copy(item.shape.begin(), item.shape.end(), lengths);
-  const Id space(item.shape.empty()
-                     ? H5Screate(H5S_SCALAR)
-                     : H5Screate_simple(static_cast<int>(item.shape.size()),
-                                        lengths, nullptr));
-  const Id type = StoredType(item.dtype);
-  const Id link(H5Pcreate(H5P_LINK_CREATE));
-  const Id creation(H5Pcreate(H5P_DATASET_CREATE));
-  if (!space.valid() || !type.valid() ||
-      H5Pset_create_intermediate_group(link.get(), 1) < 0 ||
-      H5Pset_char_encoding(link.get(), H5T_CSET_UTF8) < 0 ||
-      H5Pset_layout(creation.get(), H5D_CONTIGUOUS) < 0 ||
-      // Its place is known at once, and nothing is written into it.
-      H5Pset_alloc_time(creation.get(), H5D_ALLOC_TIME_EARLY) < 0 ||
-      H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER) < 0) {
-    return state_->Failed("tensor " + place);
-  }
-  const Id dataset(H5Dcreate2(state_->state.get(), place.c_str(), type.get(),
-                              space.get(), link.get(), creation.get(),
-                              H5P_DEFAULT));
-  if (!dataset.valid() ||
-      !PutText(dataset.get(), kTypeName, TypeName(item.dtype))) {
-    return state_->Failed("tensor " + place);
-  }
-  const haddr_t offset = H5Dget_offset(dataset.get());
-  if (offset == HADDR_UNDEF) return state_->Failed("the place of " + place);
-  return uint64_t{offset};
-}
-
-absl::Status Hdf5Writer::SetDigest(const ItemSpec& item,
-                                   const std::string& digest) {
-  const std::string place = state_->PlaceOf(item);
-  const Id dataset(H5Dopen2(state_->state.get(), place.c_str(), H5P_DEFAULT));
-  if (dataset.valid() && PutText(dataset.get(), kDigestName, digest)) {
-    return absl::OkStatus();
-  }
-  return state_->Failed("the digest of " + place);
-}
-
-absl::Status Hdf5Writer::Close() {
-  if (state_->attributes.Close() && state_->state.Close() &&
-      state_->file.Close()) {
-    return absl::OkStatus();
-  }
-  return state_->Failed("ending the file");
 }
 
 }  // namespace holdfast::tools
