@@ -41,6 +41,7 @@ class FakeStream : public Stream {
   ~FakeStream() override;
 
   std::deque<Operation> queue;
+  bool delayed = false;
 
  private:
   void Enqueue(std::function<void()> work) override;
@@ -223,6 +224,11 @@ class FakeDeviceImpl : public FakeDevice {
     Push(stream, std::move(operation));
   }
 
+  void Delay(Stream& stream) override {
+    const std::lock_guard lock(mutex_);
+    Mine(stream).delayed = true;
+  }
+
   void Fail(absl::Status why) override {
     const std::lock_guard lock(mutex_);
     if (!status_.ok()) return;
@@ -318,13 +324,17 @@ class FakeDeviceImpl : public FakeDevice {
   }
 
   // Runs one operation of a stream drawn from those that can.
-  bool RunOne() {
-    size_t able = 0;
-    for (const FakeStream* stream : streams_) able += CanRun(*stream) ? 1 : 0;
+  bool RunOne() { return RunOneOf(false) || RunOneOf(true); }
+
+  bool RunOneOf(bool delayed) {
+    const auto may = [&](const FakeStream* stream) {
+      return stream->delayed == delayed && CanRun(*stream);
+    };
+    const auto able = std::count_if(streams_.begin(), streams_.end(), may);
     if (able == 0) return false;
-    size_t drawn = random_() % able;
+    size_t drawn = random_() % static_cast<size_t>(able);
     for (FakeStream* stream : streams_) {
-      if (CanRun(*stream) && drawn-- == 0) {
+      if (may(stream) && drawn-- == 0) {
         RunFront(*stream);
         return true;
       }

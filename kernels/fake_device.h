@@ -46,6 +46,10 @@ class FakeDevice : public Device {
   // Operations launched and not yet run, over all streams.
   virtual int64_t pending() const = 0;
 
+  // From now on the stream goes on only when no other can: a wait for it that
+  // is missing shows.
+  virtual void Delay(Stream& stream) = 0;
+
   // From now on it is a device that has failed: status() says so, nothing that
   // was launched runs, and nothing waits.
   virtual void Fail(absl::Status why) = 0;

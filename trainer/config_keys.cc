@@ -130,7 +130,8 @@ std::vector<Key> MakeKeys() {
        HF_FIELD(overlap.param_gather),
        "",
        {},
-       "gathers weights while the optimizer goes on; changes no bit"},
+       "gathers weights beside the optimizer and the next step's forward pass; "
+       "changes no bit"},
       {"overlap.bucket_kb", HF_FIELD(overlap.bucket_kb), "KiB", UpTo(1e9),
        "gradients or weights of a rank that travel at once"},
 

@@ -67,13 +67,14 @@ class Runner final : public StepRunner,
 
   ~Runner() override {
     // After an error work may be left, and its memory goes.
+    if (weights_ != nullptr) weights_->WaitForAll();
     if (stage_ != nullptr) device_.Sync(stream());
   }
 
   absl::Status Open();
 
   MemoryPlan memory() const override { return memory_; }
-  TrainState& state() override { return *state_; }
+  TrainState& state() override;
   absl::Status Initialise(uint64_t seed) override;
   absl::Status RefreshWeights() override;
   absl::StatusOr<StepResult> RunStep(int64_t step, int64_t counting_tokens,
@@ -81,7 +82,7 @@ class Runner final : public StepRunner,
                                      UpdateGate* gate) override;
   absl::StatusOr<EvalResult> RunEval(int64_t microbatches,
                                      MicrobatchSource& source) override;
-  kernels::Event StateEvent() override { return device_.Record(stream()); }
+  kernels::Event StateEvent() override { return weights_->AllEvent(); }
   int64_t skipped_steps() const override { return skipped_; }
 
  private:
@@ -107,7 +108,7 @@ class Runner final : public StepRunner,
   absl::Status PartFinished(int64_t part);
   // UpdateGate, with overlap.param_gather: what is before `first` is final.
   void BeforeUpdate(int64_t first, int64_t count) override;
-  absl::Status Update(int64_t step, double lr, float scale, UpdateGate* gate);
+  void Update(int64_t step, double lr, float scale, UpdateGate* gate);
   absl::Status ShareTimes(const PipelineTimes& times);
 
   const StepOptions options_;
@@ -139,9 +140,6 @@ class Runner final : public StepRunner,
   ElementRange bucket_;  // finished, and not yet on the way
   // overlap.param_gather
   UpdateGate* gate_ = nullptr;  // the owner's
-  int gather_parts_ = 1;
-  int gathered_ = 0;
-  absl::Status gather_status_;
 
   std::vector<float> times_;  // forward, backward, waiting: pp each
   int64_t skipped_ = 0;
@@ -167,10 +165,12 @@ absl::Status Runner::Open() {
   if (options_.overlap.grad_reduce && mesh_.mesh.dp > 1) {
     parts_ = PartsOf(*state_, state_->StageOffsetsOf(plan.tensors));
   }
-  gather_parts_ = static_cast<int>(
-      std::clamp<int64_t>(plan.state.RegionBytes(ckpt::kWeightRegion) /
-                              (options_.overlap.bucket_kb << 10),
-                          1, 1000));
+  if (options_.overlap.param_gather && mesh_.mesh.dp > 1) {
+    weights_->CutBuckets(PartsOf(*state_, state_->StageOffsetsOf(plan.tensors)),
+                         options_.overlap.bucket_kb << 10);
+    stage_->SetWeightsHook(
+        [this](int64_t part) { weights_->WaitForPart(part); });
+  }
   train_actions_ = PlanOneForwardOneBackward(
       mesh_.mesh.pp, plan.at.pp, static_cast<int>(plan.microbatches));
   times_.resize(3 * static_cast<size_t>(mesh_.mesh.pp));
@@ -189,8 +189,17 @@ absl::Status Runner::Open() {
   return absl::OkStatus();
 }
 
+TrainState& Runner::state() {
+  // Whoever asks may look at all of it, from any stream or the host.
+  if (weights_->under_way()) {
+    weights_->WaitForAll();
+    device_mesh_.dp->Sync(stream()).IgnoreError();  // The device keeps it.
+  }
+  return *state_;
+}
+
 absl::Status Runner::Initialise(uint64_t seed) {
-  HF_RETURN_IF_ERROR(state_->Initialise(options_.model, seed));
+  HF_RETURN_IF_ERROR(state().Initialise(options_.model, seed));
   return RefreshWeights();
 }
 
@@ -220,6 +229,8 @@ void Runner::OnLoss(int64_t, double loss_sum) {
 }
 
 void Runner::BeforeBackward(int64_t microbatch) {
+  // What the forward had no use for: a tied table's way to the last stage.
+  weights_->WaitForAll();
   if (!parts_.empty() && IsLastBackward(microbatch)) {
     bucket_ = {parts_.back().first + parts_.back().count, 0};
     stage_->SetGradientHook(
@@ -309,11 +320,12 @@ absl::StatusOr<StepResult> Runner::RunStep(int64_t step,
   if (result.skipped_nonfinite) {
     ++skipped_;
   } else {
-    HF_RETURN_IF_ERROR(Update(step, result.lr,
-                              ClipScale(options_.optim.clip_norm, norm), gate));
+    Update(step, result.lr, ClipScale(options_.optim.clip_norm, norm), gate);
     gather_start = clock_.Monotonic();
-    HF_RETURN_IF_ERROR(weights_->Run());
+    HF_RETURN_IF_ERROR(weights_->has_buckets() ? weights_->GatherBeside()
+                                               : weights_->Run());
     // The step is over when the device is through with it: a save may begin.
+    // Weights beside the stream go on into the next forward.
     HF_RETURN_IF_ERROR(device_mesh_.dp->Sync(stream()));
   }
   result.reduce_ms = Milliseconds(update_start - reduce_start);
@@ -329,8 +341,7 @@ absl::StatusOr<StepResult> Runner::RunStep(int64_t step,
   return result;
 }
 
-absl::Status Runner::Update(int64_t step, double lr, float scale,
-                            UpdateGate* gate) {
+void Runner::Update(int64_t step, double lr, float scale, UpdateGate* gate) {
   const TrainStateShape& shape = state_->shape();
   const auto& regions = state_->regions();
   OwnedMemory memory;
@@ -340,25 +351,17 @@ absl::Status Runner::Update(int64_t step, double lr, float scale,
   memory.exp_avg = regions[ckpt::kExpAvgRegion].as<float>();
   memory.exp_avg_sq = regions[ckpt::kExpAvgSqRegion].as<float>();
   memory.gradient = gradients_->owned();
-  if (!options_.overlap.param_gather || mesh_.mesh.dp == 1) {
+  if (!weights_->has_buckets()) {
     adamw_.Update(stream(), memory, step, lr, scale, gate);
-    return absl::OkStatus();
+    return;
   }
   gate_ = gate;
-  gathered_ = 0;
-  gather_status_ = absl::OkStatus();
+  weights_->OwnedFinal(0);
   adamw_.Update(stream(), memory, step, lr, scale, this);
-  while (gather_status_.ok() && gathered_ < gather_parts_) {
-    gather_status_ = weights_->GatherBeside(gathered_++, gather_parts_);
-  }
-  return gather_status_;
 }
 
 void Runner::BeforeUpdate(int64_t first, int64_t count) {
-  while (gather_status_.ok() && gathered_ < gather_parts_ &&
-         weights_->PartEnd(gathered_, gather_parts_) <= first) {
-    gather_status_ = weights_->GatherBeside(gathered_++, gather_parts_);
-  }
+  weights_->OwnedFinal(first);
   if (gate_ != nullptr) gate_->BeforeUpdate(first, count);
 }
 
@@ -374,6 +377,7 @@ absl::Status Runner::ShareTimes(const PipelineTimes& times) {
 
 absl::StatusOr<EvalResult> Runner::RunEval(int64_t microbatches,
                                            MicrobatchSource& source) {
+  weights_->WaitForAll();
   const int64_t dp = mesh_.mesh.dp;
   source_ = &source;
   first_microbatch_ = mesh_.at.dp * microbatches / dp;

@@ -9,6 +9,11 @@
 //   clip, AdamW              on owned blocks, in block order, behind a gate
 //   all-gather over DP       weights; then the tied copy on the last stage
 //
+// With overlap.param_gather the last of these may still be under way when a
+// step is over: the next forward waits for what it uses, and everything else
+// that reads weights for all of them (state, StateEvent, RunEval,
+// RefreshWeights, the backward).
+//
 // With numerics.invariant the loss, the gradient norm and every stored bit are
 // the same for every DP and PP (DESIGN section 4); changing TP changes the
 // order of sums. Without it microbatches are spread evenly, each member sums
@@ -96,7 +101,8 @@ struct StepResult {
   // Of this rank.
   float reduce_ms = 0.0f;  // Sums over DP, tied table, norm.
   float update_ms = 0.0f;  // AdamW, its gate's waiting included.
-  float gather_ms = 0.0f;  // Weights over DP and to the last stage.
+  float gather_ms = 0.0f;  // Weights over DP and to the last stage, as far as
+                           // the step waits for them.
 };
 
 struct EvalResult {
@@ -120,6 +126,7 @@ class StepRunner {
   // What Create has allocated. Equal to the plan.
   virtual MemoryPlan memory() const = 0;
 
+  // Waits for weights that still travel.
   virtual TrainState& state() = 0;
 
   // Masters from `seed`, moments zero, weights everywhere. Collective.
@@ -144,8 +151,9 @@ class StepRunner {
   virtual absl::StatusOr<EvalResult> RunEval(int64_t microbatches,
                                              MicrobatchSource& source) = 0;
 
-  // Passed when all that was launched and stores into the state has run. For
-  // saves, whose copies go behind it.
+  // Passed when all that was launched and stores into the state has run,
+  // weights that travel beside the next step included. For saves, whose copies
+  // go behind it.
   virtual kernels::Event StateEvent() = 0;
 
   // Steps skipped since Create.

@@ -35,6 +35,9 @@ class StageOf final : public Stage {
   void SetGradients(float* base) override { core_.gradients = base; }
   kernels::Stream& stream() override { return stream_; }
   void SetGradientHook(GradientHook hook) override { hook_ = std::move(hook); }
+  void SetWeightsHook(WeightsHook hook) override {
+    weights_hook_ = std::move(hook);
+  }
 
   std::span<std::byte> message(Message kind, int index) override {
     T* const data = core_.scratch.messages[static_cast<int>(kind)][index];
@@ -57,6 +60,9 @@ class StageOf final : public Stage {
 
   absl::Status Finished(int64_t part) {
     return hook_ == nullptr ? absl::OkStatus() : hook_(part);
+  }
+  void Needs(int64_t part) {
+    if (weights_hook_ != nullptr) weights_hook_(part);
   }
   void Upload(const Batch& batch, SlotStash<T>& slot);
   absl::Status Embed(const SlotStash<T>& slot, T* output);
@@ -86,6 +92,7 @@ class StageOf final : public Stage {
   kernels::Stream& stream_;
   kernels::Event uploaded_ = kernels::Event::kPassed;  // The latest batch.
   GradientHook hook_;
+  WeightsHook weights_hook_;
 };
 
 template <typename T>
@@ -186,6 +193,7 @@ absl::Status StageOf<T>::Forward(int slot_index, const Batch& batch,
                                  int message, double* loss_sum) {
   SlotStash<T>& slot = core_.slots[slot_index];
   Upload(batch, slot);
+  Needs(0);
   if (options_.first) {
     HF_RETURN_IF_ERROR(Embed(slot, StreamInput(slot)));
   } else {
@@ -196,10 +204,14 @@ absl::Status StageOf<T>::Forward(int slot_index, const Batch& batch,
   for (size_t layer = 0; layer < layers; ++layer) {
     T* const output =
         layer + 1 < layers ? slot.layers[layer + 1].input : slot.output;
+    Needs(static_cast<int64_t>(layer) + 1);
     HF_RETURN_IF_ERROR(LayerForward(core_, offsets_.layers[layer],
                                     slot.layers[layer], output));
   }
-  if (options_.last) return HeadForward(slot, loss_sum);
+  if (options_.last) {
+    Needs(static_cast<int64_t>(layers) + 1);
+    return HeadForward(slot, loss_sum);
+  }
   core_.Within(message_data(Message::kOutput, message), slot.output,
                stream_count());
   return absl::OkStatus();

@@ -127,6 +127,12 @@ class Stage {
   using GradientHook = std::function<absl::Status(int64_t part)>;
   virtual void SetGradientHook(GradientHook hook) = 0;
 
+  // Called by Forward before it enqueues what reads the weights of a part, the
+  // parts numbered as above: part 0 on every stage, then the layers in order,
+  // then the head (last stage). Null: not called.
+  using WeightsHook = std::function<void(int64_t part)>;
+  virtual void SetWeightsHook(WeightsHook hook) = 0;
+
   // For tests: the latest logits, copied: [rows, vocab rows here], as float.
   virtual std::vector<float> Logits() = 0;
 };

@@ -36,7 +36,8 @@ struct ParallelConfig {
 // What travels while something is computed. No bit depends on it.
 struct OverlapConfig {
   bool grad_reduce = false;   // Gradients over DP during the last backward.
-  bool param_gather = false;  // Weights over DP during the update.
+  bool param_gather = false;  // Weights over DP during the update and the next
+                              // forward.
   int64_t bucket_kb =
       65'536;  // Gradients or weights of a rank that go at once.
 
