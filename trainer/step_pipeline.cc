@@ -20,15 +20,23 @@ absl::StatusOr<PipelineTimes> Pipeline::Run(std::span<const Action> actions,
                                             PipelineClient& client) {
   microbatches_ = microbatches;
   times_ = {};
-  for (const Action& action : actions) {
-    HF_RETURN_IF_ERROR(Do(action, client));
+  if (absl::Status status = RunAll(actions, client); !status.ok()) {
+    AbandonAll();
+    return status;
   }
-  HF_RETURN_IF_ERROR(FinishAll());
   warm_ = warm_ ||
           std::any_of(actions.begin(), actions.end(), [](const Action& action) {
             return action.kind == ActionKind::kBackward;
           });
   return times_;
+}
+
+absl::Status Pipeline::RunAll(std::span<const Action> actions,
+                              PipelineClient& client) {
+  for (const Action& action : actions) {
+    HF_RETURN_IF_ERROR(Do(action, client));
+  }
+  return FinishAll();
 }
 
 absl::Status Pipeline::Do(const Action& action, PipelineClient& client) {
@@ -129,6 +137,15 @@ absl::Status Pipeline::FinishAll() {
     }
   }
   return first_error;
+}
+
+void Pipeline::AbandonAll() {
+  for (Lane* lane : {&input_, &output_, &output_gradient_, &input_gradient_}) {
+    for (std::optional<RequestId>& request : lane->requests) {
+      if (request.has_value()) pp_->Abandon(*request, stage_.stream());
+      request.reset();
+    }
+  }
 }
 
 }  // namespace holdfast::trainer

@@ -57,8 +57,8 @@ class Pipeline {
       : stage_(stage), pp_(pp), slots_(slots), clock_(clock) {}
 
   // `actions` are a plan of trainer/schedule for `microbatches`. After an error
-  // messages may still be on the way, and waiting for them might take for ever:
-  // the job must end, and this and the stage stay alive until it has.
+  // messages that were on the way are abandoned, since waiting for them might
+  // take for ever: the job must end.
   absl::StatusOr<PipelineTimes> Run(std::span<const Action> actions,
                                     int64_t microbatches,
                                     PipelineClient& client);
@@ -70,6 +70,7 @@ class Pipeline {
     std::array<std::optional<RequestId>, Stage::kMessages> requests = {};
   };
 
+  absl::Status RunAll(std::span<const Action> actions, PipelineClient& client);
   absl::Status Do(const Action& action, PipelineClient& client);
   absl::Status Forward(int64_t microbatch, PipelineClient& client);
   absl::Status Backward(int64_t microbatch, PipelineClient& client);
@@ -79,6 +80,7 @@ class Pipeline {
   // Waits for what is on the way in the buffer of message `index`.
   absl::Status Finish(Lane& lane, int64_t index);
   absl::Status FinishAll();
+  void AbandonAll();
 
   Stage& stage_;
   DeviceCollectives* const pp_;

@@ -261,6 +261,23 @@ inline absl::Status AMessageToOneselfArrives(Collectives& world) {
   return absl::OkStatus();
 }
 
+// Nobody sends the one, and nobody receives the other: waiting would not end.
+inline absl::Status WhatIsAbandonedNeedsNobody(Collectives& world) {
+  const int next = (world.rank() + 1) % world.size();
+  auto in = std::make_unique<std::vector<std::byte>>(200'000, std::byte{7});
+  auto out = std::make_unique<std::vector<std::byte>>(16);
+  HF_ASSIGN_OR_RETURN(const RequestId receive, world.Irecv(*in, next, 90));
+  HF_ASSIGN_OR_RETURN(const RequestId send, world.Isend(*out, next, 91));
+  HF_RETURN_IF_ERROR(world.Barrier());
+  world.Abandon(receive);
+  CONTRACT_REQUIRE(in->front() == std::byte{7} && in->back() == std::byte{7},
+                   "something came");
+  in.reset();
+  world.Abandon(send);
+  out.reset();
+  return world.Barrier();
+}
+
 // Repeats quickly, so that a rank which is ahead meets one that is behind.
 inline absl::Status ManyShortOperationsInARowDoNotMix(Collectives& world) {
   for (int round = 0; round < 50; ++round) {
@@ -290,6 +307,7 @@ inline constexpr CollectivesCase kCollectivesCases[] = {
     {"SplitMakesIndependentOrderedGroups", SplitMakesIndependentOrderedGroups},
     {"AMessageToOneselfArrives", AMessageToOneselfArrives},
     {"ManyShortOperationsInARowDoNotMix", ManyShortOperationsInARowDoNotMix},
+    {"WhatIsAbandonedNeedsNobody", WhatIsAbandonedNeedsNobody},
 };
 
 }  // namespace holdfast::trainer

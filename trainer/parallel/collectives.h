@@ -30,8 +30,8 @@
 
 namespace holdfast::trainer {
 
-// A send or receive under way. Wait() it exactly once; its memory stays alive
-// and, for a send, unchanged until then.
+// A send or receive under way. Wait() or Abandon() it exactly once; its memory
+// stays alive and, for a send, unchanged until then.
 enum class RequestId : uint64_t {};
 
 class Collectives {
@@ -50,6 +50,10 @@ class Collectives {
   virtual absl::StatusOr<RequestId> Irecv(std::span<std::byte> data, int from,
                                           int tag) = 0;
   virtual absl::Status Wait(RequestId request) = 0;
+  // For a rank that gives up and will not wait: nobody touches the request's
+  // memory any more. Whether the message arrives is left open, so nothing but
+  // the end of the job may follow on this communicator.
+  virtual void Abandon(RequestId request) = 0;
 
   // --- Collective
   // ----------------------------------------------------------------

@@ -73,14 +73,17 @@ class DeviceCollectives {
 
   // A message beside the stream's work. It begins when what is enqueued on
   // `stream` so far has run; work enqueued after Wait finds it over: received,
-  // or free to be overwritten. Each is waited for exactly once. Messages with
-  // equal (from, to, tag) are begun, and waited for, in one order.
+  // or free to be overwritten. Each is waited for, or abandoned, once. Messages
+  // with equal (from, to, tag) are begun, and waited for, in one order.
   virtual absl::StatusOr<RequestId> Isend(std::span<const std::byte> data,
                                           int to, int tag,
                                           kernels::Stream& stream) = 0;
   virtual absl::StatusOr<RequestId> Irecv(std::span<std::byte> data, int from,
                                           int tag, kernels::Stream& stream) = 0;
   virtual absl::Status Wait(RequestId request, kernels::Stream& stream) = 0;
+  // For a rank that gives up, instead of Wait: the message's memory may go when
+  // what is enqueued on `stream` so far has run. As Collectives::Abandon.
+  virtual void Abandon(RequestId request, kernels::Stream& stream) = 0;
 
   // Blocks until all work on `stream` so far is over, and says what went wrong
   // on the device or on the way. Results count after an OK.

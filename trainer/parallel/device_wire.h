@@ -43,6 +43,8 @@ class DeviceWire {
   virtual absl::StatusOr<RequestId> Begin(std::span<const Transfer> transfers,
                                           int tag, kernels::Stream& stream) = 0;
   virtual absl::Status End(RequestId request, kernels::Stream& stream) = 0;
+  // Instead of End: as DeviceCollectives has it.
+  virtual void Abandon(RequestId request, kernels::Stream& stream) = 0;
 
   // As DeviceCollectives has them.
   virtual absl::Status AllGatherV(std::span<std::byte> all,

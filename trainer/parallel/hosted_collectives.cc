@@ -72,6 +72,7 @@ class OpenCollectives final : public DeviceCollectives {
   absl::Status Wait(RequestId request, Stream&) override {
     return host_.Wait(request);
   }
+  void Abandon(RequestId request, Stream&) override { host_.Abandon(request); }
   absl::Status Sync(Stream&) override { return device_.status(); }
 
  private:
@@ -136,6 +137,12 @@ class StagedCollectives final : public DeviceCollectives {
   absl::Status Wait(RequestId request, Stream& stream) override {
     return Finish(static_cast<size_t>(request), stream);
   }
+  // A sender's bytes have come, and a receiver's have not left.
+  void Abandon(RequestId request, Stream&) override {
+    const auto message = static_cast<size_t>(request);
+    host_.Abandon(messages_[message].request);
+    Release(message);
+  }
 
   absl::Status Sync(Stream& stream) override {
     device_.Sync(stream);
@@ -188,9 +195,13 @@ class StagedCollectives final : public DeviceCollectives {
   absl::Status Finish(size_t message, Stream& stream);
   // Forgets a message that was not started.
   absl::Status Drop(size_t message, absl::Status why) {
+    Release(message);
+    return why;
+  }
+  // The device is through with its pinned memory.
+  void Release(size_t message) {
     pool_.Return(messages_[message].pinned, kernels::Event::kPassed);
     free_.push_back(message);
-    return why;
   }
 
   Collectives& host_;

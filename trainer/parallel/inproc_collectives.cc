@@ -66,6 +66,14 @@ class InprocCollectives final : public MessageCollectives {
                                                heartbeat());
   }
 
+  void Abandon(RequestId id) override {
+    const size_t slot = static_cast<size_t>(id);
+    HF_CHECK(slot < requests_.size() && requests_[slot]->owner >= 0,
+             "request %d is not under way in %s", slot, members_->name);
+    hub_->Withdraw(requests_[slot].get());
+    Release(slot);
+  }
+
  protected:
   absl::StatusOr<RequestId> StartSend(std::span<const std::byte> data, int to,
                                       Channel channel, int tag) override {
@@ -102,12 +110,16 @@ class InprocCollectives final : public MessageCollectives {
     if (heartbeat() != nullptr) {
       heartbeat()->SetWaitingFor(Heartbeat::kNobody);
     }
-    request.owner = -1;
-    free_.push_back(slot);
+    Release(slot);
     return status;
   }
 
  private:
+  void Release(size_t slot) {
+    requests_[slot]->owner = -1;
+    free_.push_back(slot);
+  }
+
   // Slots keep their address; one with owner -1 is free.
   size_t TakeSlot() {
     if (free_.empty()) {

@@ -71,7 +71,8 @@ class InprocHub {
   // deadlock.
   absl::Status Finish(Request* request, const std::string& operation);
 
-  // For requests of a communicator that is being destroyed.
+  // For a request that nobody will wait for. Afterwards it may go, and so may
+  // its memory.
   void Withdraw(Request* request);
 
   void Abort(const absl::Status& why);

@@ -35,6 +35,8 @@ constexpr size_t kLargeBytes = size_t{64} << 10;
 constexpr int kYieldsLarge = 50'000;
 constexpr useconds_t kSleepFirstUs = 20;
 constexpr useconds_t kSleepMaxUs = 200;
+// An abandoned receive that is being filled: about a second.
+constexpr int kAbandonTries = 5'000;
 
 absl::Status FromMpi(int code, const std::string& doing) {
   if (code == MPI_SUCCESS) return absl::OkStatus();
@@ -66,7 +68,7 @@ class MpiCollectives final : public MessageCollectives {
   ~MpiCollectives() override {
     int finalized = 0;
     MPI_Finalized(&finalized);
-    if (finalized != 0) return;
+    if (finalized != 0 || abandoned_) return;
     // Requests left over after an error keep their communicator for ever.
     if (free_.size() == slots_.size()) MPI_Comm_free(&communicator_);
   }
@@ -101,6 +103,17 @@ class MpiCollectives final : public MessageCollectives {
                 absl::StrFormat("asking who is in %s", name)));
     return std::make_unique<MpiCollectives>(
         made, rank, tag_max, std::move(world_ranks), name, heartbeat);
+  }
+
+  void Abandon(RequestId id) override {
+    const size_t index = static_cast<size_t>(id);
+    HF_CHECK(index < slots_.size() && slots_[index].in_use,
+             "request %d is not under way in %s", index, name());
+    abandoned_ = true;
+    Slot& slot = slots_[index];
+    for (MPI_Request& piece : slot.pieces) AbandonPiece(slot, &piece);
+    slot.in_use = false;
+    free_.push_back(index);
   }
 
  protected:
@@ -227,6 +240,23 @@ class MpiCollectives final : public MessageCollectives {
       }
     }
   }
+
+  // A receive that nobody has sent to is over at once; one that is being filled
+  // gets a moment. A send cannot be taken back: its memory is read by the calls
+  // that move it on, of which there are none after this.
+  static void AbandonPiece(const Slot& slot, MPI_Request* piece) {
+    if (!slot.is_send) MPI_Cancel(piece);
+    for (int tries = 0; tries < kAbandonTries; ++tries) {
+      int done = 0;
+      if (MPI_Test(piece, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return;
+      if (done != 0 || slot.is_send) return;
+      usleep(kSleepMaxUs);
+    }
+  }
+
+  // A request of this process was abandoned: no communicator is freed, and so
+  // nothing moved on, after that.
+  static inline bool abandoned_ = false;
 
   MPI_Comm communicator_;
   const int tag_max_;

@@ -101,6 +101,12 @@ class Job final : public NcclJob {
   // The first error of any channel, after which all are aborted.
   absl::Status Check();
   absl::Status Sync(Stream& stream);
+  // Nothing of this rank is on the way afterwards.
+  void GiveUp() {
+    Keep(absl::AbortedError(absl::StrFormat(
+             "%s: gave up with messages under way", options_.where)))
+        .IgnoreError();
+  }
 
   // The latest operation of a channel has been enqueued.
   Event Enqueued(Channel& channel, const char* kind) {
@@ -307,6 +313,7 @@ class Wire final : public NcclWire {
   absl::StatusOr<RequestId> Begin(std::span<const Transfer> transfers, int tag,
                                   Stream& stream) override;
   absl::Status End(RequestId request, Stream& stream) override;
+  void Abandon(RequestId request, Stream& stream) override;
   absl::Status AllGatherV(std::span<std::byte> all,
                           std::span<const int64_t> first,
                           std::span<const int64_t> count,
@@ -412,6 +419,13 @@ absl::Status Wire::End(RequestId request, Stream& stream) {
   device_.WaitFor(stream, done_[index]);
   free_.push_back(index);
   return absl::OkStatus();
+}
+
+void Wire::Abandon(RequestId request, Stream&) {
+  // A message that nobody sends would keep the GPU, and with it the freeing of
+  // any memory, waiting.
+  job_.GiveUp();
+  free_.push_back(static_cast<size_t>(request));
 }
 
 absl::Status Wire::AllGatherV(std::span<std::byte> all,

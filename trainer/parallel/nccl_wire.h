@@ -9,9 +9,9 @@
 //
 // No call blocks in NCCL. Communicators are non-blocking; every wait is a loop
 // that asks for errors, has a deadline or the watchdog behind it, and gives the
-// name of what is waited for to WaitNames. The first error aborts every
-// communicator of the job, so that nothing on the GPU waits for ever, and all
-// later calls return it.
+// name of what is waited for to WaitNames. The first error, or message that is
+// abandoned, aborts every communicator of the job, so that nothing on the GPU
+// waits for ever, and all later calls return it.
 //
 // Thread: the step thread. Aborting runs on a thread of its own, which is left
 // behind if NCCL does not return.

@@ -32,6 +32,7 @@ class SharedWire final : public DeviceWire {
   absl::StatusOr<RequestId> Begin(std::span<const Transfer> transfers, int tag,
                                   Stream& stream) override;
   absl::Status End(RequestId request, Stream& stream) override;
+  void Abandon(RequestId request, Stream& stream) override;
 
   absl::Status AllGatherV(std::span<std::byte> all,
                           std::span<const int64_t> first,
@@ -83,6 +84,10 @@ class SharedWire final : public DeviceWire {
     const RequestId request = *message.request;
     message.request.reset();
     return host_.Wait(request);
+  }
+  void Abandon(Message& message) {
+    if (message.request.has_value()) host_.Abandon(*message.request);
+    message.request.reset();
   }
   static std::span<std::byte> BytesOf(Message& message) {
     return std::as_writable_bytes(std::span(&message.offer, 1));
@@ -190,6 +195,19 @@ absl::Status SharedWire::Finish(Group& group, Stream& stream) {
     }
   }
   return status;
+}
+
+void SharedWire::Abandon(RequestId request, Stream& stream) {
+  const auto index = static_cast<size_t>(request);
+  HF_CHECK(index < groups_.size(), "group %d is not under way", index);
+  for (Side& side : groups_[index]->sides) {
+    Abandon(side.offer);
+    Abandon(side.answer);
+    if (side.sends() && side.holds) {
+      device_.WaitFor(stream, offers_.Close(side.offer.offer));
+    }
+  }
+  free_.push_back(index);
 }
 
 absl::Status SharedWire::AllGatherV(std::span<std::byte> all,

@@ -79,6 +79,9 @@ class WireCollectives final : public DeviceCollectives {
   absl::Status Wait(RequestId request, Stream& stream) override {
     return wire_->End(request, stream);
   }
+  void Abandon(RequestId request, Stream& stream) override {
+    wire_->Abandon(request, stream);
+  }
 
   absl::Status Sync(Stream& stream) override { return wire_->Sync(stream); }
 

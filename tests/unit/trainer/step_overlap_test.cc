@@ -59,6 +59,9 @@ class Watched final : public DeviceCollectives {
   absl::Status Wait(RequestId request, Stream& stream) override {
     return below_->Wait(request, stream);
   }
+  void Abandon(RequestId request, Stream& stream) override {
+    below_->Abandon(request, stream);
+  }
   absl::Status Sync(Stream& stream) override { return below_->Sync(stream); }
 
  private:

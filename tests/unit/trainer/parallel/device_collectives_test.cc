@@ -6,6 +6,7 @@
 #include "trainer/parallel/device_collectives.h"
 
 #include <atomic>
+#include <barrier>
 #include <bit>
 #include <cmath>
 #include <deque>
@@ -367,6 +368,56 @@ TEST_P(DeviceCollectivesTest, ARankThatGivesUpFreesTheOthers) {
         return sum;
       });
   EXPECT_EQ(status, absl::UnavailableError("lost"));
+}
+
+// Its memory is gone before the other rank sends there and receives from there.
+TEST_P(DeviceCollectivesTest, WhatARankAbandonsIsTouchedByNobody) {
+  std::barrier turn(2);
+  const auto leave = [](RankOf& rank) -> absl::Status {
+    HF_ASSIGN_OR_RETURN(const auto out,
+                        rank.Place(std::vector<float>(5000, 1.0f)));
+    HF_ASSIGN_OR_RETURN(const auto in,
+                        rank.Place(std::vector<float>(5000, 2.0f)));
+    HF_ASSIGN_OR_RETURN(
+        const RequestId send,
+        rank.collectives.Isend(BytesIn(out), 1, 0, rank.stream));
+    HF_ASSIGN_OR_RETURN(const RequestId receive,
+                        rank.collectives.Irecv(BytesIn(in), 1, 1, rank.stream));
+    rank.collectives.Abandon(send, rank.stream);
+    rank.collectives.Abandon(receive, rank.stream);
+    rank.device.Sync(rank.stream);
+    return absl::OkStatus();
+  };
+  const auto come_late = [](RankOf& rank) -> absl::Status {
+    HF_ASSIGN_OR_RETURN(const auto memory,
+                        rank.Place(std::vector<float>(10'000, 3.0f)));
+    const std::span<std::byte> bytes = BytesIn(memory);
+    HF_ASSIGN_OR_RETURN(
+        const RequestId send,
+        rank.collectives.Isend(bytes.first(20'000), 0, 1, rank.stream));
+    HF_ASSIGN_OR_RETURN(
+        const RequestId receive,
+        rank.collectives.Irecv(bytes.last(20'000), 0, 0, rank.stream));
+    const absl::Status received = rank.collectives.Wait(receive, rank.stream);
+    EXPECT_FALSE(received.ok());
+    EXPECT_FALSE(rank.collectives.Wait(send, rank.stream).ok());
+    HF_ASSIGN_OR_RETURN(const auto left, rank.Read(memory.buffer()));
+    EXPECT_EQ(left, std::vector<float>(10'000, 3.0f));
+    return absl::OkStatus();
+  };
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    const absl::Status status =
+        RunRanks(GetParam(), 2, seed, [&](RankOf& rank) -> absl::Status {
+          if (rank.rank() == 0) {
+            const absl::Status left = leave(rank);
+            turn.arrive_and_wait();
+            return left.ok() ? absl::UnavailableError("lost") : left;
+          }
+          turn.arrive_and_wait();
+          return come_late(rank);
+        });
+    EXPECT_EQ(status, absl::UnavailableError("lost"));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, DeviceCollectivesTest,

@@ -175,5 +175,21 @@ TEST_F(NcclWireTest, AnErrorOfNcclEndsTheWaitAbortsAllAndStays) {
   device_->Sync(*stream_);
 }
 
+// Else freeing memory would wait for a peer that may never come.
+TEST_F(NcclWireTest, AMessageThatIsAbandonedAbortsAll) {
+  const auto job = Job(1);
+  auto wire = job->OpenWire(Options(1));
+  ASSERT_TRUE(wire.ok());
+  const kernels::OwnedBuffer memory = Memory();
+  const Transfer send{Transfer::Kind::kSend, In(memory), 0};
+  const auto sent = (*wire)->Begin({&send, 1}, 7, *stream_);
+  ASSERT_TRUE(sent.ok());
+  EXPECT_EQ(Nccl().aborted, 0);
+  (*wire)->Abandon(*sent, *stream_);
+  EXPECT_EQ(Nccl().aborted, 2);
+  EXPECT_EQ((*wire)->Sync(*stream_).code(), absl::StatusCode::kAborted);
+  device_->Sync(*stream_);
+}
+
 }  // namespace
 }  // namespace holdfast::trainer
