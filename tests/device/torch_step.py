@@ -11,6 +11,7 @@ JSON; exits with 77 and a reason where torch or a GPU is missing.
 import argparse
 import json
 import pathlib
+import shutil
 import statistics
 import sys
 import time
@@ -132,13 +133,15 @@ def main():
             break
     else:
         sys.exit(f"no configuration {args.model}.toml beside {here}")
+    # torch.compile builds what launches its kernels with a C compiler.
+    compiled = not args.no_compile and any(map(shutil.which, ("cc", "gcc", "clang")))
     torch.manual_seed(1)
     torch.set_float32_matmul_precision("high")
     device = torch.device(args.device)
     model = Model(shape).to(device)
     fused = args.device == "cuda"
     optimizer = torch.optim.AdamW(model.parameters(), lr=4e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=fused)
-    step_model = model if args.no_compile else torch.compile(model)
+    step_model = torch.compile(model) if compiled else model
     tokens = torch.randint(shape["vocab"], (args.seqs, shape["seq_len"]), device=device)
 
     def wait():
@@ -171,9 +174,9 @@ def main():
     tflops = flops_per_token(shape) * rate / 1e12
     print(json.dumps({
         "bench": "torch_step", "model": args.model, "torch": torch.__version__,
-        "compiled": not args.no_compile, "tokens": count, "tokens_per_s": rate, "tflops": tflops,
+        "compiled": compiled, "tokens": count, "tokens_per_s": rate, "tflops": tflops,
         "step_ms": 1e3 * median, "warm_up_s": warm_up, "loss": loss.item(),
-        "summary": f"torch {torch.__version__}: {rate:.0f} tokens/s, {tflops:.0f} TFLOP/s",
+        "summary": f"torch {torch.__version__}{'' if compiled else ', not compiled'}: {rate:.0f} tokens/s, {tflops:.0f} TFLOP/s",
     }))
 
 
