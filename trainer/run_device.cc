@@ -92,19 +92,20 @@ absl::StatusOr<std::unique_ptr<DeviceMesh>> OpenRunMesh(
 
 absl::Status CheckGpuMemory(const RunDevice& device, const MemoryPlan& plan,
                             int rank, const std::string& host) {
-  if (plan.total() + kGpuReserveBytes <=
-      device.info.bytes_free / device.ranks_sharing) {
+  const int64_t beside = plan.gpu_scratch + kGpuReserveBytes;
+  if (plan.total() + beside <= device.info.bytes_free / device.ranks_sharing) {
     return absl::OkStatus();
   }
   return absl::ResourceExhaustedError(absl::StrFormat(
       "rank %d needs %.2f GB (weights %.2f, gradients %.2f, optimizer %.2f, "
       "partial sums %.2f, activations %.2f, buffers %.2f) and %.2f GB for "
-      "libraries, GPU %d of %s (%s) has %.2f of %.2f GB free for %d ranks; use "
+      "kernels and libraries, GPU %d of %s (%s) has %.2f of %.2f GB free for "
+      "%d ranks; use "
       "more GPUs, a smaller "
       "batch.micro_seqs or a smaller model",
       rank, plan.total() / 1e9, plan.weights / 1e9, plan.gradients / 1e9,
       plan.optimizer / 1e9, plan.live_sums / 1e9, plan.activations / 1e9,
-      plan.buffers / 1e9, kGpuReserveBytes / 1e9, device.info.ordinal, host,
+      plan.buffers / 1e9, beside / 1e9, device.info.ordinal, host,
       device.info.name, static_cast<double>(device.info.bytes_free) / 1e9,
       static_cast<double>(device.info.bytes_total) / 1e9,
       device.ranks_sharing));

@@ -51,11 +51,12 @@ absl::StatusOr<std::unique_ptr<DeviceMesh>> OpenRunMesh(
     const std::string& host, int64_t timeout_s, Heartbeat* heartbeat);
 
 // What libraries and kernels take beside the plan, of each rank: cuBLASLt's
-// workspace, scratch of kernels, NCCL's buffers.
+// workspace, NCCL's buffers, scratch of kernels but attention's, which the plan
+// has apart (MemoryPlan::gpu_scratch).
 inline constexpr int64_t kGpuReserveBytes = int64_t{512} << 20;
 
-// OK when a rank's plan and the reserve fit in its share of the GPU's free
-// memory. Before any rank allocates.
+// OK when a rank's plan, its kernels' scratch and the reserve fit in its share
+// of the GPU's free memory. Before any rank allocates.
 absl::Status CheckGpuMemory(const RunDevice& device, const MemoryPlan& plan,
                             int rank, const std::string& host);
 

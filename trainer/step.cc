@@ -186,6 +186,7 @@ absl::Status Runner::Open() {
   memory_.live_sums = (state_->gradient_sets() - 1) * memory_.gradients;
   memory_.activations = stage_->memory().activations;
   memory_.buffers = stage_->memory().buffers + gradients_->buffer_bytes();
+  memory_.gpu_scratch = stage_->memory().gpu_scratch;
   return absl::OkStatus();
 }
 

@@ -144,6 +144,7 @@ absl::StatusOr<StepPlan> PlanStep(const StepOptions& options, ckpt::Rank rank) {
   memory.live_sums = (plan.local_join.slots - 1) * plan.state.GradientBytes();
   memory.activations = stage.activations;
   memory.buffers = stage.buffers + GradientExchange::BufferBytes(plan, layout);
+  memory.gpu_scratch = stage.gpu_scratch;
   return plan;
 }
 

@@ -15,6 +15,9 @@ struct MemoryPlan {
   int64_t live_sums = 0;    // Finished subtrees of leaves that wait for others.
   int64_t activations = 0;  // Kept from a forward to its backward.
   int64_t buffers = 0;      // Scratch, messages, logits, tables.
+  // What the model's kernels take besides where they run on a GPU; not in the
+  // total.
+  int64_t gpu_scratch = 0;
 
   int64_t total() const {
     return weights + gradients + optimizer + live_sums + activations + buffers;

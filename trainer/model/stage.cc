@@ -278,6 +278,7 @@ StageMemory PlanOf(const StageOptions& options) {
   StageMemory memory;
   memory.activations = static_cast<int64_t>(slots.used());
   memory.buffers = static_cast<int64_t>(scratch.used() + host.used());
+  memory.gpu_scratch = GpuScratchBytes<T>(options, shape);
   return memory;
 }
 

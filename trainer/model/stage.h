@@ -66,10 +66,11 @@ struct StageOptions {
   int slots = 1;
 };
 
-// Bytes that a stage allocates.
+// Bytes that a stage allocates, and those that its kernels take on a GPU.
 struct StageMemory {
   int64_t activations = 0;
   int64_t buffers = 0;
+  int64_t gpu_scratch = 0;
 };
 
 class Stage {

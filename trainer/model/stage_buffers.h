@@ -8,10 +8,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "kernels/attention.h"
+#include "kernels/attention_split.h"
 #include "kernels/rope.h"
 #include "trainer/model/stage.h"
 #include "trainer/model/tensor_table.h"
@@ -54,6 +57,26 @@ struct StageShape {
     return shape;
   }
 };
+
+inline kernels::AttentionShape AttentionShapeOf(const StageOptions& options,
+                                                const StageShape& stage) {
+  kernels::AttentionShape shape;
+  shape.sequences = options.micro_seqs;
+  shape.positions = options.model.seq_len;
+  shape.heads = stage.heads;
+  shape.kv_heads = stage.kv_heads;
+  shape.head_dim = stage.head_dim;
+  shape.scale = 1.0f / std::sqrt(static_cast<float>(stage.head_dim));
+  return shape;
+}
+
+// What a GPU's stream takes for the kernel that wants most and whose want the
+// model decides.
+template <typename T>
+int64_t GpuScratchBytes(const StageOptions& options, const StageShape& shape) {
+  return static_cast<int64_t>(sizeof(float)) *
+         kernels::AttentionBackwardScratch<T>(AttentionShapeOf(options, shape));
+}
 
 class Carver {
  public:

@@ -90,6 +90,7 @@ absl::Status StageCore<T>::Open() {
   memory.activations = static_cast<int64_t>(activations_memory_.buffer().bytes);
   memory.buffers = static_cast<int64_t>(scratch_memory_.buffer().bytes +
                                         host_memory_.buffer().bytes);
+  memory.gpu_scratch = GpuScratchBytes<T>(options, shape);
 
   Carver carve_slots(activations_memory_.buffer().data);
   for (int slot = 0; slot < options.slots; ++slot) {

@@ -27,18 +27,6 @@ struct LayerLinears {
   Linear q, k, v, o, gate, up, down;
 };
 
-template <typename T>
-kernels::AttentionShape AttentionShapeOf(const StageCore<T>& core) {
-  kernels::AttentionShape shape;
-  shape.sequences = core.options.micro_seqs;
-  shape.positions = core.options.model.seq_len;
-  shape.heads = core.shape.heads;
-  shape.kv_heads = core.shape.kv_heads;
-  shape.head_dim = core.shape.head_dim;
-  shape.scale = 1.0f / std::sqrt(static_cast<float>(core.shape.head_dim));
-  return shape;
-}
-
 // q and k are the leading columns of the fused matrix, and neighbours: they
 // turn as one run of heads.
 template <typename T>
@@ -119,7 +107,7 @@ absl::Status AttentionBackward(StageCore<T>& core, const LayerOffsets& at,
 
   T* const dqkv = scratch.wide;
   kernels::AttentionBackwardArgs<T> attention;
-  attention.shape = AttentionShapeOf(core);
+  attention.shape = AttentionShapeOf(core.options, core.shape);
   attention.q = stash.qkv;
   attention.q_stride = shape.qkv;
   attention.k = stash.qkv + shape.query;
@@ -177,7 +165,7 @@ absl::Status LayerForward(StageCore<T>& core, const LayerOffsets& at,
   kernels::RopeForward(*core.stream, RopeOf(core, stash.qkv));
 
   kernels::AttentionArgs<T> attention;
-  attention.shape = AttentionShapeOf(core);
+  attention.shape = AttentionShapeOf(core.options, core.shape);
   attention.q = stash.qkv;
   attention.q_stride = shape.qkv;
   attention.k = stash.qkv + shape.query;

@@ -32,7 +32,7 @@ TEST(AttentionSplitTest, WhatFillsAGpuOrIsShortStaysWhole) {
   for (const AttentionShape& shape : {
            Shape(1, 32768, 16, 1),  // 256 tiles of keys.
            Shape(4, 2048, 32, 8),   // 512
-           Shape(48, 512, 1, 1),    // 192
+           Shape(12, 2048, 1, 1),   // 192
            Shape(1, 1024, 1, 1),    // Never more than 16 pass by.
            Shape(1, 64, 16, 1),     //
            Shape(0, 4096, 16, 1),   //

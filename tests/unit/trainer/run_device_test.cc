@@ -66,14 +66,16 @@ TEST(RunDeviceTest, APlanMustFitInTheRanksShareOfTheFreeMemory) {
   device.ranks_sharing = 4;
   MemoryPlan plan;
   plan.weights = 20'000'000'000;
-  plan.activations = 10'000'000'000 - kGpuReserveBytes;
+  plan.gpu_scratch = 100'000'000;
+  plan.activations = 10'000'000'000 - plan.gpu_scratch - kGpuReserveBytes;
   EXPECT_TRUE(CheckGpuMemory(device, plan, 5, "node7").ok());
   plan.buffers = 1;
   const absl::Status status = CheckGpuMemory(device, plan, 5, "node7");
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(
       std::string(status.message()),
-      AllOf(HasSubstr("rank 5 needs 29.46 GB (weights 20.00"),
+      AllOf(HasSubstr("rank 5 needs 29.36 GB (weights 20.00"),
+            HasSubstr("and 0.64 GB for kernels and libraries"),
             HasSubstr("GPU 3 of node7 (NVIDIA H200) has 120.00 of 150.00 GB "
                       "free for 4 ranks")));
 }

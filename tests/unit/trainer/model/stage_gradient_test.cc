@@ -177,9 +177,31 @@ TEST_P(StageGradientTest, MemoryIsWhatThePlanSays) {
       const StageMemory plan = Stage::Plan(options);
       EXPECT_EQ(lone.stage->memory().activations, plan.activations);
       EXPECT_EQ(lone.stage->memory().buffers, plan.buffers);
+      EXPECT_EQ(lone.stage->memory().gpu_scratch, plan.gpu_scratch);
+      EXPECT_GE(plan.gpu_scratch, 4 * 2 * model_.seq_len * model_.heads);
       EXPECT_GT(plan.activations, 0);
     }
   }
+}
+
+// One rank of 8 of the full-size target: 16 heads of one key head, whose
+// gradients are divided into 16 parts on a GPU.
+TEST(StageMemoryTest, APlanHasTheScratchOfAttentionOnAGpu) {
+  StageOptions options;
+  options.model.layers = 126;
+  options.model.hidden = 16384;
+  options.model.heads = 128;
+  options.model.kv_heads = 8;
+  options.model.ffn = 68608;
+  options.model.vocab = 131072;
+  options.model.seq_len = 4096;
+  options.tp = 8;
+  options.layers = 16;
+  options.compute = ComputeType::kBf16;
+  EXPECT_EQ(Stage::Plan(options).gpu_scratch,
+            4 * (4096 * 16 + int64_t{16} * 2 * 4096 * 128));
+  options.compute = ComputeType::kF32;
+  EXPECT_EQ(Stage::Plan(options).gpu_scratch, 4 * 4096 * 16);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, StageGradientTest, testing::Bool(),
