@@ -113,11 +113,14 @@ absl::Status Import(const ImportOptions& options) {
       std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   wish.thread_bytes = ConvertThreadBytes(codec.codec);
   wish.reads_checkpoint = false;
-  HF_ASSIGN_OR_RETURN(const MemoryShare share, ShareMemory(wish));
+  HF_ASSIGN_OR_RETURN(MemoryShare share, ShareMemory(wish));
   request.readers = share.threads;
+  request.memory_max = MemoryToOpen(wish.limit);
   request.compute = options.compute == "f32" ? trainer::ComputeType::kF32
                                              : trainer::ComputeType::kBf16;
   HF_ASSIGN_OR_RETURN(ImportedState state, format.open(request));
+  wish.source_bytes = state.memory_bytes;
+  HF_ASSIGN_OR_RETURN(share, ShareMemory(wish));
   HF_ASSIGN_OR_RETURN(
       const std::unique_ptr<ckpt::JobLayout> layout,
       LayoutOf(state, options, state.compute.value_or(request.compute)));

@@ -22,8 +22,9 @@ absl::StatusOr<ImportedState> OpenDcp(const ImportRequest& request) {
         "--model: --from dcp takes tensors as they are and has no model; "
         "--from torchtitan and --from megatron have one");
   }
-  HF_ASSIGN_OR_RETURN(std::shared_ptr<DcpDirectory> directory,
-                      DcpDirectory::Open(request.from));
+  ImportedState state;
+  HF_ASSIGN_OR_RETURN(const std::shared_ptr<DcpDirectory> directory,
+                      OpenDcpDirectory(request, &state.memory_bytes));
   const std::shared_ptr<ForeignTensors> tensors = MakeDcpTensors(
       directory, [](const DcpTensor&) { return 1; }, /*as_bytes=*/true);
   DcpKeys keys(directory);
@@ -56,7 +57,6 @@ absl::StatusOr<ImportedState> OpenDcp(const ImportRequest& request) {
             });
   HF_RETURN_IF_ERROR(
       keys.CheckAllMapped("what an item can hold (at most four dimensions)"));
-  ImportedState state;
   HF_RETURN_IF_ERROR(NoteChecksums(*directory, &state.notes));
   HF_ASSIGN_OR_RETURN(
       state.source,

@@ -99,6 +99,35 @@ class DcpTensors final : public ForeignTensors {
 
 }  // namespace
 
+absl::StatusOr<std::shared_ptr<DcpDirectory>> OpenDcpDirectory(
+    const ImportRequest& request, uint64_t* memory_bytes) {
+  // Values take some five times the file's bytes, a chunk at most 110 later
+  // (dcp_metadata.h); what its reads go through takes 4 MiB.
+  constexpr uint64_t kReadTimes = 6;
+  constexpr uint64_t kChunkBytes = 110;
+  constexpr uint64_t kReadBytes = uint64_t{4} << 20;
+  DcpOptions options;
+  options.kept_bytes_max =
+      std::min(options.kept_bytes_max, request.memory_max / 3);
+  options.metadata_bytes_max =
+      std::min(options.metadata_bytes_max, request.memory_max / kReadTimes);
+  options.limits.memory_max =
+      std::min<uint64_t>(options.limits.memory_max,
+                         request.memory_max - request.memory_max / kReadTimes);
+  HF_ASSIGN_OR_RETURN(std::unique_ptr<DcpDirectory> directory,
+                      DcpDirectory::Open(request.from, options));
+  uint64_t bytes = options.kept_bytes_max + kReadBytes;
+  for (const DcpTensor& tensor : directory->metadata().tensors) {
+    bytes += kTableBytes + 2 * tensor.name.size() +
+             tensor.chunks.size() * kChunkBytes;
+  }
+  for (const DcpBlob& blob : directory->metadata().blobs) {
+    bytes += kTableBytes + 2 * blob.name.size();
+  }
+  *memory_bytes += bytes;
+  return directory;
+}
+
 std::shared_ptr<ForeignTensors> MakeDcpTensors(
     std::shared_ptr<DcpDirectory> directory, const RowsOfKey& rows_of,
     bool as_bytes) {

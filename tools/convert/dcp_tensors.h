@@ -18,8 +18,14 @@
 #include "absl/status/statusor.h"
 #include "tools/convert/dcp/dcp_directory.h"
 #include "tools/convert/foreign_tensors.h"
+#include "tools/convert/formats.h"
 
 namespace holdfast::tools {
+
+// The directory that is to be imported, within request.memory_max; what it goes
+// on taking is added to `*memory_bytes`. Errors as of DcpDirectory::Open.
+absl::StatusOr<std::shared_ptr<DcpDirectory>> OpenDcpDirectory(
+    const ImportRequest& request, uint64_t* memory_bytes);
 
 // How many leading dimensions of a tensor count as one row: 2 makes [layers,
 // rows, columns] one tensor of layers x rows rows. 1: as it is.

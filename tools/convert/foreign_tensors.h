@@ -46,6 +46,11 @@ class ForeignTensors {
   virtual uint64_t bytes_read() const = 0;
 };
 
+// What a tensor takes beside its name (twice): its place, what it becomes and
+// how, about.
+inline constexpr uint64_t kTableBytes = 1024;
+uint64_t TableBytes(const std::vector<ForeignTensor>& tensors);
+
 // Index into tensors(), or -1.
 int FindTensor(const std::vector<ForeignTensor>& tensors,
                std::string_view name);

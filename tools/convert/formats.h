@@ -28,6 +28,9 @@ struct ImportRequest {
   trainer::ComputeType compute = trainer::ComputeType::kBf16;
   // Width of tensor parallelism etc. is not a matter of the source.
   int readers = 2;  // threads that may call source->Fill at once
+  // What may be taken for names, places and attributes while they are read, and
+  // what is kept of the files. More than that is refused, in words.
+  uint64_t memory_max = uint64_t{1} << 30;
   // A file that says what the model is, for formats that do not: a
   // configuration with [model], or a Hugging Face config.json.
   std::string model_file = {};
@@ -38,6 +41,8 @@ struct ImportRequest {
 
 struct ImportedState {
   std::unique_ptr<ckpt::StateSource> source;
+  // That `source` keeps on taking, beside what its reads are given.
+  uint64_t memory_bytes = 0;
   int64_t step = 0;
   // The decoder whose state it is; its layout follows from TP, PP and DP. None:
   // a state that the trainer does not know, cut by rows.

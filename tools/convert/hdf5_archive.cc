@@ -224,7 +224,8 @@ absl::StatusOr<ImportedState> OpenHdf5(const ImportRequest& request) {
                                                  ? path.parent_path().string()
                                                  : "."));
   HF_ASSIGN_OR_RETURN(ForeignFile file, directory.OpenFile(path.filename()));
-  HF_ASSIGN_OR_RETURN(Hdf5Contents contents, ReadHdf5(file.fd(), request.from));
+  HF_ASSIGN_OR_RETURN(Hdf5Contents contents,
+                      ReadHdf5(file.fd(), request.from, request.memory_max));
   const auto format = contents.facts.find("format");
   if (format != contents.facts.end() && format->second != kHdf5Format) {
     return absl::FailedPreconditionError(
@@ -236,6 +237,7 @@ absl::StatusOr<ImportedState> OpenHdf5(const ImportRequest& request) {
         absl::StrFormat("%s: /state has no tensors", request.from));
   }
   ImportedState state;
+  state.memory_bytes = contents.memory_bytes;
   HF_ASSIGN_OR_RETURN(state.step, StepOf(contents, request.from));
   std::map<std::string, std::string> facts = std::move(contents.facts);
   auto source =

@@ -41,11 +41,15 @@ struct Hdf5Contents {
   std::map<std::string, std::string> facts;  // of the root
   std::map<std::string, std::string> attributes;
   std::vector<Hdf5Tensor> tensors;  // sorted by (name, kind)
+  uint64_t memory_bytes = 0;        // all of it, about
 };
 
 // The archive in the file that `fd` is open on. `path` is for messages.
 // kNotFound: a group that an archive has is not there: it is none.
-absl::StatusOr<Hdf5Contents> ReadHdf5(int fd, const std::string& path);
+// kInvalidArgument also when names, shapes and attributes take more than
+// `memory_max` bytes.
+absl::StatusOr<Hdf5Contents> ReadHdf5(int fd, const std::string& path,
+                                      uint64_t memory_max);
 
 class Hdf5Writer {
  public:

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <optional>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "ckpt/base/status_macros.h"
 #include "ckpt/format/manifest_rules.h"
 #include "ckpt/storage/errno_status.h"
+#include "tools/convert/foreign_tensors.h"
 #include "tools/convert/hdf5_file.h"
 #include "tools/convert/hdf5_file_library.h"
 #include "tools/convert/hdf5_names.h"
@@ -44,15 +46,42 @@ absl::Status Bad(const std::string& path, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrFormat("%s: %s", path, what));
 }
 
+// Memory that a file may make us take, counted before it is taken.
+struct Budget {
+  uint64_t max = 0;
+  uint64_t taken = 0;
+
+  uint64_t left() const { return max - taken; }
+  bool Take(uint64_t bytes) {
+    if (bytes > left()) return false;
+    taken += bytes;
+    return true;
+  }
+  absl::Status Spent(const std::string& path, const std::string& of) const {
+    return Bad(path, absl::StrFormat(
+                         "the names, shapes and attributes up to %s take more "
+                         "than the %d bytes of memory that are left for them "
+                         "(--memory-limit)",
+                         of, max));
+  }
+};
+// Of a name in a list, and of an attribute beside name and value: of each what
+// the lists and their copies take.
+constexpr uint64_t kNameBytes = 64;
+constexpr uint64_t kAttributeBytes = 256;
+// The library has a value as well, and a checkpoint's writer puts it into the
+// manifest.
+constexpr uint64_t kValueCopies = 4;
+
 // The descriptor's own file, whatever its path means by now.
 std::string PathOf(int fd) { return absl::StrFormat("/proc/self/fd/%d", fd); }
 
 // --- Attributes ------------------------------------------------------------
 
-// What PutText and PutNumber write; none for anything else. `*left` is what may
-// still be taken of memory.
+// What PutText and PutNumber write; none for anything else, and for more than
+// `bytes_max`.
 std::optional<std::string> TakeText(hid_t object, const std::string& name,
-                                    uint64_t* left) {
+                                    uint64_t bytes_max) {
   Id attribute(H5Aopen(object, name.c_str(), H5P_DEFAULT));
   if (!attribute.valid()) return std::nullopt;
   Id type(H5Aget_type(attribute.get()));
@@ -60,7 +89,8 @@ std::optional<std::string> TakeText(hid_t object, const std::string& name,
   if (!type.valid() || !space.valid()) return std::nullopt;
   const hssize_t count = H5Sget_simple_extent_npoints(space.get());
   const uint64_t size = H5Tget_size(type.get());
-  if (count < 0 || (size > 0 && static_cast<uint64_t>(count) > *left / size)) {
+  if (count < 0 ||
+      (size > 0 && static_cast<uint64_t>(count) > bytes_max / size)) {
     return std::nullopt;
   }
   const H5T_class_t of_class = H5Tget_class(type.get());
@@ -80,29 +110,47 @@ std::optional<std::string> TakeText(hid_t object, const std::string& name,
       H5Aread(attribute.get(), type.get(), value.data()) < 0) {
     return std::nullopt;
   }
-  *left -= value.size();
   if (is_text) value.resize(std::min(value.find('\0'), value.size()));
   return value;
 }
 
+bool TakesMore(hid_t object, const std::string& name, uint64_t bytes) {
+  Id attribute(H5Aopen(object, name.c_str(), H5P_DEFAULT));
+  return attribute.valid() && H5Aget_storage_size(attribute.get()) > bytes;
+}
+
 absl::Status TakeAll(hid_t object, const std::string& path,
-                     const std::string& of, uint64_t* left,
+                     const std::string& of, uint64_t* left, Budget* budget,
                      std::map<std::string, std::string>* out) {
-  std::vector<std::string> names;
+  struct Found {
+    std::vector<std::string> names;
+    Budget* budget;
+    bool is_spent = false;
+  } found{{}, budget};
   const auto take = [](hid_t, const char* name, const H5A_info_t*, void* data) {
-    auto* const list = static_cast<std::vector<std::string>*>(data);
-    if (list->size() >= kAttributesMax) return herr_t{-1};
-    list->emplace_back(name);
+    auto* const found = static_cast<Found*>(data);
+    found->is_spent =
+        !found->budget->Take(kAttributeBytes + 2 * std::strlen(name));
+    if (found->is_spent || found->names.size() >= kAttributesMax) {
+      return herr_t{-1};
+    }
+    found->names.emplace_back(name);
     return herr_t{0};
   };
-  if (H5Aiterate2(object, H5_INDEX_NAME, H5_ITER_NATIVE, nullptr, take,
-                  &names) < 0) {
+  const herr_t listed =
+      H5Aiterate2(object, H5_INDEX_NAME, H5_ITER_NATIVE, nullptr, take, &found);
+  if (found.is_spent) return budget->Spent(path, of);
+  if (listed < 0) {
     return Bad(path, absl::StrFormat("listing the attributes of %s: %s", of,
                                      LastError()));
   }
-  for (const std::string& link : names) {
+  for (const std::string& link : found.names) {
     const auto name = NameOfHdf5(link);
-    auto value = TakeText(object, link, left);
+    const uint64_t affordable = budget->left() / kValueCopies;
+    auto value = TakeText(object, link, std::min(*left, affordable));
+    if (!value && affordable < *left && TakesMore(object, link, affordable)) {
+      return budget->Spent(path, absl::StrFormat("'%s' of %s", link, of));
+    }
     if (!name || !value) {
       return Bad(path, absl::StrFormat(
                            "attribute '%s' of %s: expected a string of fixed "
@@ -110,6 +158,8 @@ absl::Status TakeAll(hid_t object, const std::string& path,
                            "all",
                            link, of, kAttributeBytesMax));
     }
+    *left -= value->size();
+    budget->Take(kValueCopies * value->size());
     (*out)[*name] = *std::move(value);
   }
   return absl::OkStatus();
@@ -120,7 +170,8 @@ absl::Status TakeAll(hid_t object, const std::string& path,
 // The names of hard links in a group; any other kind of link is refused.
 absl::StatusOr<std::vector<std::string>> Links(hid_t group,
                                                const std::string& path,
-                                               const std::string& of) {
+                                               const std::string& of,
+                                               Budget* budget) {
   H5G_info_t info = {};
   if (H5Gget_info(group, &info) < 0) {
     return Bad(path, absl::StrFormat("%s: %s", of, LastError()));
@@ -132,7 +183,9 @@ absl::StatusOr<std::vector<std::string>> Links(hid_t group,
   struct Found {
     std::vector<std::string> names;
     std::string wrong;
-  } found;
+    Budget* budget;
+    bool is_spent = false;
+  } found{{}, {}, budget};
   const auto take = [](hid_t, const char* name, const H5L_info_t* link,
                        void* data) {
     auto* const found = static_cast<Found*>(data);
@@ -140,6 +193,8 @@ absl::StatusOr<std::vector<std::string>> Links(hid_t group,
       found->wrong = name;
       return herr_t{1};
     }
+    found->is_spent = !found->budget->Take(kNameBytes + std::strlen(name));
+    if (found->is_spent) return herr_t{1};
     found->names.emplace_back(name);
     return herr_t{0};
   };
@@ -147,6 +202,7 @@ absl::StatusOr<std::vector<std::string>> Links(hid_t group,
       0) {
     return Bad(path, absl::StrFormat("%s: %s", of, LastError()));
   }
+  if (found.is_spent) return budget->Spent(path, of);
   if (!found.wrong.empty()) {
     return Bad(path, absl::StrFormat("%s/%s is a link to somewhere else; only "
                                      "what is in the file itself is read",
@@ -207,14 +263,14 @@ absl::StatusOr<Hdf5Tensor> ReadTensor(hid_t dataset, const std::string& path,
     // Beyond 2^63 it becomes negative, which CheckItem refuses.
     tensor.item.shape.push_back(static_cast<int64_t>(lengths[d]));
   }
-  uint64_t left = 256;
+  constexpr uint64_t kTextBytesMax = 256;
   std::string named;
   if (H5Aexists(dataset, kTypeName) > 0) {
-    named = TakeText(dataset, kTypeName, &left).value_or("?");
+    named = TakeText(dataset, kTypeName, kTextBytesMax).value_or("?");
   }
   const htri_t has_digest = H5Aexists(dataset, kDigestName);
   if (has_digest != 0) {
-    const auto text = TakeText(dataset, kDigestName, &left);
+    const auto text = TakeText(dataset, kDigestName, kTextBytesMax);
     const auto digest = ckpt::ParseDigest(text.value_or(""));
     if (!digest.ok()) {
       return Bad(path, absl::StrFormat("%s: its digest is '%s'; 32 hexadecimal "
@@ -266,9 +322,10 @@ absl::StatusOr<Id> OpenMember(hid_t group, const std::string& link,
 }
 
 absl::Status ReadState(hid_t state, const std::string& path,
-                       uint64_t file_bytes, Hdf5Contents* contents) {
+                       uint64_t file_bytes, Budget* budget,
+                       Hdf5Contents* contents) {
   HF_ASSIGN_OR_RETURN(const std::vector<std::string> names,
-                      Links(state, path, "/state"));
+                      Links(state, path, "/state", budget));
   for (const std::string& name_link : names) {
     const std::string of = "/state/" + name_link;
     const auto name = NameOfHdf5(name_link);
@@ -276,7 +333,7 @@ absl::Status ReadState(hid_t state, const std::string& path,
     HF_ASSIGN_OR_RETURN(const Id group,
                         OpenMember(state, name_link, H5I_GROUP, path, of));
     HF_ASSIGN_OR_RETURN(const std::vector<std::string> kinds,
-                        Links(group.get(), path, of));
+                        Links(group.get(), path, of, budget));
     for (const std::string& kind_link : kinds) {
       const std::string what = of + "/" + kind_link;
       const auto kind = NameOfHdf5(kind_link);
@@ -284,6 +341,9 @@ absl::Status ReadState(hid_t state, const std::string& path,
       if (contents->tensors.size() >= kLinksMax) {
         return Bad(path,
                    absl::StrFormat("it has more than %d tensors", kLinksMax));
+      }
+      if (!budget->Take(kTableBytes + 2 * (name->size() + kind->size()))) {
+        return budget->Spent(path, what);
       }
       HF_ASSIGN_OR_RETURN(
           const Id dataset,
@@ -319,7 +379,8 @@ absl::StatusOr<Id> OpenGroup(hid_t file, const char* name,
 
 }  // namespace
 
-absl::StatusOr<Hdf5Contents> ReadHdf5(int fd, const std::string& path) {
+absl::StatusOr<Hdf5Contents> ReadHdf5(int fd, const std::string& path,
+                                      uint64_t memory_max) {
   struct stat st = {};
   if (::fstat(fd, &st) != 0) {
     return ckpt::ErrnoStatus(errno, "looking at", path);
@@ -338,15 +399,19 @@ absl::StatusOr<Hdf5Contents> ReadHdf5(int fd, const std::string& path) {
                "it");
   }
   Hdf5Contents contents;
+  Budget budget{.max = memory_max};
   uint64_t left = kAttributeBytesMax;
-  HF_RETURN_IF_ERROR(TakeAll(file.get(), path, "/", &left, &contents.facts));
+  HF_RETURN_IF_ERROR(
+      TakeAll(file.get(), path, "/", &left, &budget, &contents.facts));
   HF_ASSIGN_OR_RETURN(const Id attributes,
                       OpenGroup(file.get(), kAttributesGroup, path));
   HF_RETURN_IF_ERROR(TakeAll(attributes.get(), path, "/attributes", &left,
-                             &contents.attributes));
+                             &budget, &contents.attributes));
   HF_ASSIGN_OR_RETURN(const Id state, OpenGroup(file.get(), kStateGroup, path));
   HF_RETURN_IF_ERROR(ReadState(state.get(), path,
-                               static_cast<uint64_t>(st.st_size), &contents));
+                               static_cast<uint64_t>(st.st_size), &budget,
+                               &contents));
+  contents.memory_bytes = budget.taken;
   return contents;
 }
 

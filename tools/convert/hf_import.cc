@@ -95,7 +95,7 @@ absl::StatusOr<ImportedState> OpenHfLlama(const ImportRequest& request) {
   HF_ASSIGN_OR_RETURN(const trainer::ModelConfig model,
                       ModelOfHfConfig(json, file.path()));
   HF_ASSIGN_OR_RETURN(const std::shared_ptr<ForeignTensors> tensors,
-                      OpenSafetensorsDirectory(directory));
+                      OpenSafetensorsDirectory(directory, request.memory_max));
   // Before a list of all of the model's items is made: config.json may claim
   // any number of layers.
   if (static_cast<uint64_t>(model.layers) > tensors->tensors().size()) {
@@ -105,6 +105,7 @@ absl::StatusOr<ImportedState> OpenHfLlama(const ImportRequest& request) {
   }
 
   ImportedState state;
+  state.memory_bytes = TableBytes(tensors->tensors());
   const std::vector<ckpt::ItemSpec> items = ItemsOf(model, request.compute);
   HF_RETURN_IF_ERROR(
       CheckTensors(*tensors, items, model, request.from, &state.notes));

@@ -246,6 +246,14 @@ class MappedSource final : public ckpt::StateSource {
 
 }  // namespace
 
+uint64_t TableBytes(const std::vector<ForeignTensor>& tensors) {
+  uint64_t bytes = 0;
+  for (const ForeignTensor& tensor : tensors) {
+    bytes += kTableBytes + 2 * tensor.name.size();
+  }
+  return bytes;
+}
+
 int FindTensor(const std::vector<ForeignTensor>& tensors,
                std::string_view name) {
   const auto found = std::lower_bound(

@@ -171,8 +171,9 @@ void LeaveKnown(DcpKeys& keys, ImportedState* state) {
 }  // namespace
 
 absl::StatusOr<ImportedState> OpenMegatron(const ImportRequest& request) {
-  HF_ASSIGN_OR_RETURN(std::shared_ptr<DcpDirectory> directory,
-                      DcpDirectory::Open(request.from));
+  ImportedState state;
+  HF_ASSIGN_OR_RETURN(const std::shared_ptr<DcpDirectory> directory,
+                      OpenDcpDirectory(request, &state.memory_bytes));
   HF_ASSIGN_OR_RETURN(const MegatronCommon common,
                       ReadMegatronCommon(*directory));
   ModelConfig model;
@@ -211,7 +212,6 @@ absl::StatusOr<ImportedState> OpenMegatron(const ImportRequest& request) {
       request.compute == trainer::ComputeType::kF32 &&
       !optimizer.master.empty();
 
-  ImportedState state;
   HF_RETURN_IF_ERROR(NoteChecksums(*directory, &state.notes));
   state.model = model;
   const bool interleaved = common.rotary_interleaved;

@@ -28,9 +28,23 @@ uint64_t ConvertThreadBytes(ckpt::Codec codec) {
   return 2 * ckpt::kConvertWindowBytes + kEncoderBytes;
 }
 
+uint64_t MemoryToOpen(uint64_t limit) {
+  return limit > kBeside ? limit - kBeside : 0;
+}
+
+absl::Status CheckMetadataFits(std::string_view what, uint64_t needed,
+                               uint64_t max) {
+  if (needed <= max) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "%s: reading it may take %s, and --memory-limit leaves %s; %s would do",
+      what, BytesText(static_cast<double>(needed)),
+      BytesText(static_cast<double>(max)),
+      BytesText(static_cast<double>(needed + kBeside))));
+}
+
 absl::StatusOr<MemoryShare> ShareMemory(const MemoryWish& wish) {
   uint64_t each = wish.thread_bytes;
-  uint64_t kept = 0;
+  uint64_t kept = wish.source_bytes;
   if (wish.reads_checkpoint) {
     each += kReadBytes * kReadsInFlight;
     if (wish.source_is_coded) each += kDecoderBytes;
@@ -38,10 +52,12 @@ absl::StatusOr<MemoryShare> ShareMemory(const MemoryWish& wish) {
   }
   const uint64_t least = kBeside + kept + each;
   if (wish.limit < least) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("--memory-limit: %s are too few; one thread needs %s",
-                        BytesText(static_cast<double>(wish.limit)),
-                        BytesText(static_cast<double>(least))));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "--memory-limit: %s are too few; one thread needs %s%s",
+        BytesText(static_cast<double>(wish.limit)),
+        BytesText(static_cast<double>(least)),
+        wish.source_bytes == 0 ? ""
+                               : ", with what the source's metadata take"));
   }
   // One reads while another writes, on each processor.
   const int wanted =

@@ -5,6 +5,7 @@
 #define HOLDFAST_TOOLS_CONVERT_MEMORY_SHARE_H_
 
 #include <cstdint>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "ckpt/convert/checkpoint_source.h"
@@ -19,8 +20,10 @@ struct MemoryWish {
   int threads = 0;                       // --threads; 0: by `processors`
   int processors = 1;
   uint64_t thread_bytes = 0;  // of each, beside its reader
-  // What is read is a checkpoint; else the source's own memory is small.
+  // What is read is a checkpoint; else what the source takes for itself is
+  // known.
   bool reads_checkpoint = true;
+  uint64_t source_bytes = 0;
   bool source_is_coded = true;
 };
 
@@ -32,6 +35,16 @@ struct MemoryShare {
 
 // Of a thread that writes a checkpoint (ckpt/convert/checkpoint_writer.h).
 uint64_t ConvertThreadBytes(ckpt::Codec codec);
+
+// What of the limit is there for a source while it is opened, before any thread
+// has its memory.
+uint64_t MemoryToOpen(uint64_t limit);
+
+// kInvalidArgument in words for the user of --memory-limit: `what`, the
+// metadata of a source, would take `needed` bytes, and `max` (of MemoryToOpen)
+// are there.
+absl::Status CheckMetadataFits(std::string_view what, uint64_t needed,
+                               uint64_t max);
 
 // kInvalidArgument: not even one thread fits, and says what would.
 absl::StatusOr<MemoryShare> ShareMemory(const MemoryWish& wish);

@@ -11,6 +11,8 @@
 
 #include "absl/strings/str_format.h"
 #include "ckpt/base/status_macros.h"
+#include "tools/common/text.h"
+#include "tools/convert/memory_share.h"
 #include "tools/convert/safetensors.h"
 #include "tools/convert/strict_json.h"
 #include "trainer/model/init.h"
@@ -20,6 +22,10 @@ namespace {
 
 constexpr uint64_t kIndexBytesMax = uint64_t{64} << 20;
 constexpr size_t kNameBytesMax = 1000;
+// Memory for each byte of JSON while it is read, measured at the worst: 5.5 of
+// a header with short names, 10.6 of an index.
+constexpr uint64_t kHeaderTimes = 6;
+constexpr uint64_t kIndexTimes = 12;
 
 struct Place {
   size_t file = 0;
@@ -28,6 +34,9 @@ struct Place {
 
 class SafetensorsDirectory final : public ForeignTensors {
  public:
+  explicit SafetensorsDirectory(uint64_t memory_max)
+      : memory_max_(memory_max) {}
+
   const std::vector<ForeignTensor>& tensors() const override {
     return tensors_;
   }
@@ -83,6 +92,8 @@ class SafetensorsDirectory final : public ForeignTensors {
                                        : "places in " + in_index->second));
         }
       }
+      kept_bytes_ += sizeof(found_[0]) + tensor.name.size() +
+                     tensor.shape.size() * sizeof(int64_t);
       found_.push_back({{tensor.name, *dtype, tensor.shape},
                         {files_.size(), tensor.offset}});
     }
@@ -103,7 +114,7 @@ class SafetensorsDirectory final : public ForeignTensors {
   }
 
  private:
-  static absl::StatusOr<SafetensorsHeader> ReadHeader(const ForeignFile& file) {
+  absl::StatusOr<SafetensorsHeader> ReadHeader(const ForeignFile& file) const {
     const auto named = [&file](const absl::Status& status) {
       return absl::Status(status.code(),
                           absl::StrFormat("%s: %s", file.path(),
@@ -117,6 +128,11 @@ class SafetensorsDirectory final : public ForeignTensors {
     HF_RETURN_IF_ERROR(file.ReadAt(0, prefix));
     const auto json_bytes = DecodeSafetensorsPrefix(prefix, file.bytes());
     if (!json_bytes.ok()) return named(json_bytes.status());
+    // Of the headers before, their tensors are kept.
+    HF_RETURN_IF_ERROR(CheckMetadataFits(
+        absl::StrFormat("%s, whose header has %s", file.path(),
+                        BytesText(static_cast<double>(*json_bytes))),
+        kept_bytes_ + kHeaderTimes * *json_bytes, memory_max_));
     std::vector<std::byte> json(*json_bytes);
     HF_RETURN_IF_ERROR(file.ReadAt(8, json));
     auto header = DecodeSafetensorsHeader(json, file.bytes());
@@ -124,6 +140,8 @@ class SafetensorsDirectory final : public ForeignTensors {
     return header;
   }
 
+  const uint64_t memory_max_;
+  uint64_t kept_bytes_ = 0;
   std::vector<ForeignFile> files_;
   std::vector<std::pair<ForeignTensor, Place>> found_;
   std::vector<ForeignTensor> tensors_;
@@ -133,9 +151,13 @@ class SafetensorsDirectory final : public ForeignTensors {
 
 // Tensor to file, as the index says.
 absl::StatusOr<std::map<std::string, std::string>> ReadIndex(
-    const ForeignDirectory& directory) {
+    const ForeignDirectory& directory, uint64_t memory_max) {
   HF_ASSIGN_OR_RETURN(const ForeignFile file,
                       directory.OpenFile(kSafetensorsIndex));
+  HF_RETURN_IF_ERROR(CheckMetadataFits(
+      absl::StrFormat("%s, which has %s", file.path(),
+                      BytesText(static_cast<double>(file.bytes()))),
+      kIndexTimes * std::min(file.bytes(), kIndexBytesMax), memory_max));
   HF_ASSIGN_OR_RETURN(const std::string text, file.ReadAll(kIndexBytesMax));
   HF_ASSIGN_OR_RETURN(const nlohmann::json json,
                       ParseStrictJson(text, file.path()));
@@ -160,8 +182,8 @@ absl::StatusOr<std::map<std::string, std::string>> ReadIndex(
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<ForeignTensors>> OpenSafetensorsDirectory(
-    const ForeignDirectory& directory) {
-  auto opened = std::make_shared<SafetensorsDirectory>();
+    const ForeignDirectory& directory, uint64_t memory_max) {
+  auto opened = std::make_shared<SafetensorsDirectory>(memory_max);
   const bool single = directory.Has(kSafetensorsFile);
   const bool several = directory.Has(kSafetensorsIndex);
   if (single && several) {
@@ -180,7 +202,7 @@ absl::StatusOr<std::shared_ptr<ForeignTensors>> OpenSafetensorsDirectory(
     HF_RETURN_IF_ERROR(
         opened->AddFile(std::move(file), nullptr, kSafetensorsFile));
   } else {
-    HF_ASSIGN_OR_RETURN(const auto named, ReadIndex(directory));
+    HF_ASSIGN_OR_RETURN(const auto named, ReadIndex(directory, memory_max));
     std::vector<std::string> names;
     for (const auto& [tensor, name] : named) names.push_back(name);
     std::sort(names.begin(), names.end());

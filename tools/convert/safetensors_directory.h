@@ -19,9 +19,10 @@ inline constexpr char kSafetensorsIndex[] = "model.safetensors.index.json";
 // Opens every file and reads its header. kNotFound: there are none.
 // kInvalidArgument: a header or the index is malformed; the index and the files
 // disagree about a tensor; a tensor is of a type that we have not (8-bit
-// floats, booleans); or there is both a single file and an index.
+// floats, booleans); there is both a single file and an index; or reading a
+// header would take more than `memory_max` bytes.
 absl::StatusOr<std::shared_ptr<ForeignTensors>> OpenSafetensorsDirectory(
-    const ForeignDirectory& directory);
+    const ForeignDirectory& directory, uint64_t memory_max);
 
 }  // namespace holdfast::tools
 

@@ -153,8 +153,9 @@ absl::StatusOr<std::optional<int64_t>> OptimizerSteps(DcpDirectory& directory,
 }  // namespace
 
 absl::StatusOr<ImportedState> OpenTorchtitan(const ImportRequest& request) {
-  HF_ASSIGN_OR_RETURN(std::shared_ptr<DcpDirectory> directory,
-                      DcpDirectory::Open(request.from));
+  ImportedState state;
+  HF_ASSIGN_OR_RETURN(const std::shared_ptr<DcpDirectory> directory,
+                      OpenDcpDirectory(request, &state.memory_bytes));
   if (request.model_file.empty()) {
     return absl::InvalidArgumentError(
         "torchtitan's checkpoints do not say what the model is: give --model "
@@ -183,7 +184,6 @@ absl::StatusOr<ImportedState> OpenTorchtitan(const ImportRequest& request) {
   // Until 2025 the model was not at the top.
   const std::string weights =
       keys.Has("model.tok_embeddings.weight") ? "model." : "";
-  ImportedState state;
   HF_RETURN_IF_ERROR(NoteChecksums(*directory, &state.notes));
   state.model = model;
   HF_ASSIGN_OR_RETURN(

@@ -24,7 +24,6 @@ namespace {
 
 using ckpt::Box;
 
-constexpr uint64_t kMetadataMax = uint64_t{1} << 30;
 constexpr uint64_t kPiece = uint64_t{4} << 20;
 
 // `name` in the directory as it is now: a file that changes between two runs of
@@ -78,10 +77,10 @@ absl::StatusOr<std::unique_ptr<DcpDirectory>> DcpDirectory::Open(
         path));
   }
   HF_RETURN_IF_ERROR(metadata.status());
-  if ((*metadata)->size() > kMetadataMax) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%s has %d bytes, %d are the most", (*metadata)->name(),
-                        (*metadata)->size(), kMetadataMax));
+  if ((*metadata)->size() > options.metadata_bytes_max) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s has %d bytes; to read it there is memory for %d (--memory-limit)",
+        (*metadata)->name(), (*metadata)->size(), options.metadata_bytes_max));
   }
   HF_ASSIGN_OR_RETURN(const std::string bytes,
                       ReadAll(**metadata, 0, (*metadata)->size()));
@@ -179,7 +178,7 @@ absl::Status DcpDirectory::Load(Opened& opened, const DcpChunk& chunk) {
     if (!opened.tensor.IsRowMajor()) {
       return absl::InvalidArgumentError(absl::StrFormat(
           "%s, torch.save entry at byte %d: %d bytes that are not in row-major "
-          "order; at most %d can be turned",
+          "order; at most %d can be turned (--memory-limit)",
           file.name(), chunk.place.offset, record.size,
           options_.kept_bytes_max / 4));
     }

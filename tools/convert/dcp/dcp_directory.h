@@ -40,6 +40,8 @@ namespace holdfast::tools {
 
 struct DcpOptions {
   uint64_t kept_bytes_max = uint64_t{256} << 20;
+  // Of .metadata: its own bytes while it is read.
+  uint64_t metadata_bytes_max = uint64_t{1} << 30;
   PickleLimits limits;
 };
 

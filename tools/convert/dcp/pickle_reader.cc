@@ -46,7 +46,7 @@ absl::Status PickleReader::CheckMemory() const {
   if (memory <= options_.limits.memory_max) return absl::OkStatus();
   return Fail(absl::StrFormat(
       "what was read so far takes more than the %d MiB of memory that are "
-      "allowed, of %d bytes %d are left",
+      "allowed (--memory-limit), of %d bytes %d are left",
       options_.limits.memory_max >> 20, bytes_.size(),
       bytes_.size() - position_));
 }

@@ -29,8 +29,9 @@ def exit_code(cause):
     """Of the program that ends because of `cause`."""
     if isinstance(cause, convert.BadName):
         return 64
-    if isinstance(cause, HoldfastError):
-        return _EXITS.get(cause.code, 74)
+    if isinstance(cause, HoldfastError) and cause.code in _EXITS:
+        return _EXITS[cause.code]
+    # A save that has failed says so, from what made it fail.
     for error in (cause, cause.__cause__):
         if isinstance(error, FileNotFoundError):
             return 66

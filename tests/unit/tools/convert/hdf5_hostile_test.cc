@@ -6,6 +6,7 @@
 #include <fstream>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -38,6 +39,7 @@ class Hdf5HostileTest : public ::testing::Test {
     H5Fclose(file);
     ImportRequest request;
     request.from = path;
+    request.memory_max = memory_max_;
     return OpenHdf5(request);
   }
   static void Put(hid_t group, const char* name, hid_t type,
@@ -68,7 +70,52 @@ class Hdf5HostileTest : public ::testing::Test {
   }
 
   const tests::TempDir dir_;
+  uint64_t memory_max_ = uint64_t{1} << 30;
 };
+
+TEST_F(Hdf5HostileTest,
+       NamesAndAttributesBeyondTheMemoryThatThereIsAreRefused) {
+  const auto tensors = [](hid_t, hid_t w) {
+    for (int i = 0; i < 50; ++i) {
+      Put(w, ("k" + std::to_string(i)).c_str(), H5T_IEEE_F32LE, {2});
+    }
+  };
+  const auto text = [](hid_t file, hid_t w) {
+    Put(w, "weight", H5T_IEEE_F32LE, {2});
+    const hid_t type = H5Tcopy(H5T_C_S1);
+    H5Tset_size(type, 20'000);
+    const hid_t space = H5Screate(H5S_SCALAR);
+    const hid_t attribute =
+        H5Acreate2(file, "long", type, space, H5P_DEFAULT, H5P_DEFAULT);
+    H5Awrite(attribute, type, std::string(20'000, 'x').data());
+    H5Aclose(attribute);
+    H5Sclose(space);
+    H5Tclose(type);
+  };
+  const auto names = [](hid_t file, hid_t w) {
+    Put(w, "weight", H5T_IEEE_F32LE, {2});
+    const hid_t space = H5Screate(H5S_SCALAR);
+    for (int i = 0; i < 200; ++i) {
+      const hid_t attribute =
+          H5Acreate2(file, ("a" + std::to_string(i)).c_str(), H5T_STD_I64LE,
+                     space, H5P_DEFAULT, H5P_DEFAULT);
+      const int64_t value = 1;
+      H5Awrite(attribute, H5T_NATIVE_INT64, &value);
+      H5Aclose(attribute);
+    }
+    H5Sclose(space);
+  };
+  for (const auto& add :
+       std::vector<std::function<void(hid_t, hid_t)>>{tensors, text, names}) {
+    memory_max_ = 200'000;
+    const auto read = Read(add);
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_GT(read->memory_bytes, 20'000u);
+    EXPECT_LE(read->memory_bytes, memory_max_);
+    memory_max_ = 40'000;
+    ExpectRefused(add, "--memory-limit");
+  }
+}
 
 TEST_F(Hdf5HostileTest, APlainFileOfAnotherProgramIsRead) {
   const auto read = Read([](hid_t, hid_t w) {

@@ -77,6 +77,29 @@ TEST_F(HfLlamaTest, MastersAreTheValuesWeightsAreRoundedMomentsAreZero) {
   EXPECT_EQ(masters, 20);
 }
 
+TEST_F(HfLlamaTest, HeadersAndIndexesBeyondTheMemoryThatThereIsAreRefused) {
+  WriteHfModel(Path("m"), SmallHfModel(true));
+  ImportRequest request;
+  request.from = Path("m");
+  request.memory_max = 100'000;
+  const auto state = OpenHfLlama(request);
+  ASSERT_TRUE(state.ok()) << state.status();
+  EXPECT_GT(state->memory_bytes, 10'000u);
+  request.memory_max = 5'000;
+  const auto header = OpenHfLlama(request);
+  EXPECT_TRUE(absl::IsInvalidArgument(header.status())) << header.status();
+  EXPECT_THAT(header.status().message(),
+              AllOf(HasSubstr("m/model.safetensors, whose header has"),
+                    HasSubstr("--memory-limit leaves 5.00 kB")));
+  fs::rename(Path("m/model.safetensors"), Path("m/a.safetensors"));
+  WriteText(
+      Path("m/model.safetensors.index.json"),
+      "{\"weight_map\": {\"x\": \"a.safetensors\"}}" + std::string(1000, ' '));
+  const auto index = OpenHfLlama(request);
+  EXPECT_TRUE(absl::IsInvalidArgument(index.status())) << index.status();
+  EXPECT_THAT(index.status().message(), HasSubstr("index.json, which has"));
+}
+
 TEST_F(HfLlamaTest, WhatIsExportedIsWhatWasImported) {
   for (const bool tied : {false, true}) {
     SCOPED_TRACE(tied);

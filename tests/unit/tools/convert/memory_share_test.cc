@@ -42,5 +42,32 @@ TEST(MemoryShareTest, TooLittleIsRefusedAndSaysWhatWouldDo) {
   EXPECT_THAT(share.status().message(), HasSubstr("one thread needs 78.6 MB"));
 }
 
+TEST(MemoryShareTest, WhatTheSourceTakesIsNotThereForThreads) {
+  MemoryWish wish;
+  wish.reads_checkpoint = false;
+  wish.limit = 128 * kMiB;
+  wish.threads = 64;
+  wish.thread_bytes = 16 * kMiB;
+  EXPECT_EQ(ShareMemory(wish)->threads, 6);
+  wish.source_bytes = 40 * kMiB;
+  EXPECT_EQ(ShareMemory(wish)->threads, 4);
+  wish.source_bytes = 100 * kMiB;
+  const auto share = ShareMemory(wish);
+  EXPECT_EQ(share.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(share.status().message(), HasSubstr("one thread needs 147 MB"));
+  EXPECT_THAT(share.status().message(), HasSubstr("source's metadata"));
+}
+
+TEST(MemoryShareTest, MetadataThatDoNotFitAreRefusedWithTheLimitThatWouldDo) {
+  const uint64_t max = MemoryToOpen(64 * kMiB);
+  EXPECT_EQ(max, 40 * kMiB);
+  EXPECT_EQ(MemoryToOpen(kMiB), 0u);
+  EXPECT_TRUE(CheckMetadataFits("x", max, max).ok());
+  const absl::Status status = CheckMetadataFits("a/.metadata", max + 1, max);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("a/.metadata: reading it may take"));
+  EXPECT_THAT(status.message(), HasSubstr("67.1 MB would do"));
+}
+
 }  // namespace
 }  // namespace holdfast::tools

@@ -253,5 +253,24 @@ TEST(DcpImportTest, AnyCheckpointComesTensorByTensor) {
   EXPECT_TRUE(step);
 }
 
+TEST(DcpImportTest, MetadataAndKeptRecordsCountAgainstTheMemoryThatThereIs) {
+  ImportRequest request;
+  request.from = HOLDFAST_SOURCE_DIR "/tests/golden/dcp-mixed";
+  request.memory_max = uint64_t{30} << 20;
+  const auto state = OpenDcp(request);
+  ASSERT_TRUE(state.ok()) << state.status();
+  EXPECT_GT(state->memory_bytes, uint64_t{10} << 20);
+  EXPECT_LT(state->memory_bytes, request.memory_max);
+  const auto bytes = std::filesystem::file_size(request.from + "/.metadata");
+  // Room for the file but not for what it says; then not even for the file.
+  for (const uint64_t times : {6, 1}) {
+    request.memory_max = times * bytes;
+    const auto refused = OpenDcp(request);
+    EXPECT_TRUE(absl::IsInvalidArgument(refused.status())) << refused.status();
+    EXPECT_THAT(std::string(refused.status().message()),
+                HasSubstr("(--memory-limit)"));
+  }
+}
+
 }  // namespace
 }  // namespace holdfast::tools
