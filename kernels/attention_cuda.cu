@@ -7,6 +7,7 @@
 #include "kernels/check.h"
 #include "kernels/cuda_attention_run.h"
 #include "kernels/cuda_launch.h"
+#include "kernels/cuda_result.h"
 #include "kernels/cuda_run.h"
 #include "kernels/cuda_stream.h"
 
@@ -37,9 +38,11 @@ struct AttentionRunner {
     if (grid.x == 0 || grid.y == 0) return;
     KERNEL_CHECK(grid.x < (int64_t{1} << 31) && grid.y < (1 << 16),
                  "attention of %d x %d blocks", grid.x, grid.y);
-    cudaFuncSetAttribute(RunWarps<Kernel>,
-                         cudaFuncAttributeMaxDynamicSharedMemorySize,
-                         Kernel::kSharedBytes);
+    if (!LeaveToCheckLaunch(cudaFuncSetAttribute(
+            RunWarps<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+            Kernel::kSharedBytes))) {
+      return;
+    }
     RunWarps<Kernel>
         <<<dim3(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y)),
            Kernel::Tiles::kThreads, Kernel::kSharedBytes, stream>>>(kernel);

@@ -4,11 +4,20 @@
 //   host     the heap; copies to and from it are staged by the driver
 //   pinned   the heap, page-aligned, in huge pages, registered with the driver:
 //            io_uring can register the same memory once more
-//   shared   as pinned; kernels reach it over the bus
+//   shared   as pinned; kernels reach it over the bus at its own address, which
+//            a GPU that cannot do that is refused for at opening
 //   device   the GPU's, zeroed
 //
-// Streams do not wait for the legacy default stream. Waiting sleeps instead of
-// spinning, because ranks and the checkpoint thread share the processors.
+// Streams do not wait for the legacy default stream.
+//
+// Waits. All are loops that ask (kernels/cuda_wait.h), sleeping instead of
+// spinning, because ranks and the checkpoint thread share the processors; each
+// has a name that the thread's listeners learn, and the limit of SetWaitLimit.
+// Calls of the runtime that wait on their own, cudaFree and cublasLtDestroy,
+// are made when the GPU is known to be idle. After an error the GPU gets ten
+// more seconds, once, to come to an end; if it does not, what it may still use
+// is neither freed nor destroyed, since that would hang or break memory, and
+// goes with the process.
 //
 // Errors. The first one stays: a refused launch or copy with the name of the
 // operation, a failed kernel when a Sync or Query finds it, with the name of
@@ -54,7 +63,9 @@ class CudaDevice : public Device {
  protected:
   friend class CudaStream;
   virtual void* GrowScratch(CudaStream& stream, void* old, size_t bytes) = 0;
-  virtual void Close(CudaStream& stream, void* scratch) = 0;
+  // Waits for the stream and gives it and its scratch back. False when the GPU
+  // has failed and does not come to an end: then nothing of it may be touched.
+  virtual bool Close(CudaStream& stream, void* scratch) = 0;
 };
 
 // Errors as DevicePlugin::Open (kernels/device_plugin.h).

@@ -69,10 +69,15 @@ class CudaEvents {
     free_.pop_back();
     return handle;
   }
-  // The recorded handle's event.
-  Event Add(Handle handle) {
-    open_.push_back({++last_, handle, 0, false});
+  // The recorded handle's event, behind the operation `after`: a literal.
+  Event Add(Handle handle, const char* after = "nothing") {
+    open_.push_back({++last_, handle, 0, false, after});
     return Event{last_};
+  }
+  // What it is behind; "nothing" for one that has passed.
+  const char* After(Event event) const {
+    const auto at = At(event);
+    return at == open_.end() ? "nothing" : at->after;
   }
   void GiveBack(Handle handle) { free_.push_back(handle); }
 
@@ -93,6 +98,7 @@ class CudaEvents {
     Handle handle;
     int pins;
     bool passed;
+    const char* after;
   };
   using Iterator = typename std::vector<Open>::iterator;
   using ConstIterator = typename std::vector<Open>::const_iterator;

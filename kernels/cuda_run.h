@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include "kernels/cuda_block.h"
+#include "kernels/cuda_result.h"
 
 namespace holdfast::kernels {
 
@@ -38,9 +39,11 @@ void RunOnDevice(cudaStream_t stream, const Kernel& kernel, int64_t blocks,
   if (blocks <= 0) return;
   constexpr int kDefaultSharedBytes = 48 * 1024;
   if constexpr (Kernel::kSharedBytes > kDefaultSharedBytes) {
-    cudaFuncSetAttribute(RunBlock<Kernel>,
-                         cudaFuncAttributeMaxDynamicSharedMemorySize,
-                         Kernel::kSharedBytes);
+    if (!LeaveToCheckLaunch(cudaFuncSetAttribute(
+            RunBlock<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+            Kernel::kSharedBytes))) {
+      return;
+    }
   }
   RunBlock<Kernel><<<static_cast<unsigned>(std::min(blocks, max_blocks)),
                      Kernel::kThreads, Kernel::kSharedBytes, stream>>>(kernel);

@@ -15,6 +15,7 @@
 #ifndef HOLDFAST_KERNELS_CUDA_STREAM_H_
 #define HOLDFAST_KERNELS_CUDA_STREAM_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -45,7 +46,7 @@ class CudaStream final : public Stream {
       : Stream(/*immediate=*/false, kernel_set),
         device_(device),
         handle_(handle) {}
-  ~CudaStream() override;  // Waits for what is enqueued.
+  ~CudaStream() override;  // Waits for what is enqueued, as Device::Sync does.
 
   cudaStream_t handle() const { return handle_; }
   CudaDevice& device() const { return *device_; }
@@ -69,8 +70,13 @@ class CudaStream final : public Stream {
   std::shared_ptr<void>& library_state() { return library_state_; }
 
   // The operation that an error found later is reported with: a literal.
-  void set_last_operation(const char* name) { last_operation_ = name; }
-  const char* last_operation() const { return last_operation_; }
+  // Any thread may read it, to name what it waits for.
+  void set_last_operation(const char* name) {
+    last_operation_.store(name, std::memory_order_relaxed);
+  }
+  const char* last_operation() const {
+    return last_operation_.load(std::memory_order_relaxed);
+  }
 
  private:
   // Host code on a GPU's stream is our own bug: CHECK-fails.
@@ -82,7 +88,7 @@ class CudaStream final : public Stream {
   void* scratch_ = nullptr;
   size_t scratch_bytes_ = 0;
   std::shared_ptr<void> library_state_;
-  const char* last_operation_ = "nothing";
+  std::atomic<const char*> last_operation_{"nothing"};
 };
 
 }  // namespace holdfast::kernels

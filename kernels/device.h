@@ -15,6 +15,7 @@
 #ifndef HOLDFAST_KERNELS_DEVICE_H_
 #define HOLDFAST_KERNELS_DEVICE_H_
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -50,6 +51,19 @@ struct Buffer {
 // The default event has always passed. Events of one device only.
 enum class Event : uint64_t { kPassed = 0 };
 
+// Hears of the waits for a device of one thread, in that thread, from within
+// the wait. It may launch nothing and wait for nothing on the device; it may
+// fail it, which ends the wait.
+class WaitListener {
+ public:
+  virtual ~WaitListener() = default;
+  // A wait has gone on for 10 ms, or for 10 ms more: short ones are nobody's
+  // business. `what` says what is waited for: "work up to AttentionForward".
+  virtual void OnWaiting(std::string_view what) = 0;
+  // The wait is over that OnWaiting was told of.
+  virtual void OnWaitOver() = 0;
+};
+
 class Device {
  public:
   // Every allocation starts on a multiple of this: what O_DIRECT wants.
@@ -64,7 +78,10 @@ class Device {
   // the device still has. Allocate at start, not in a step.
   virtual absl::StatusOr<Buffer> Allocate(MemorySpace space, size_t bytes) = 0;
 
-  // A whole buffer from Allocate; no work in flight may still use it.
+  // A whole buffer from Allocate; no work in flight may still use it. On a GPU
+  // it waits, as Sync does, for all that has been launched so far; memory of a
+  // GPU that has failed and whose work does not end is left to the end of the
+  // process.
   virtual void Free(const Buffer& buffer) = 0;
 
   virtual std::unique_ptr<Stream> NewStream() = 0;
@@ -82,7 +99,8 @@ class Device {
   virtual bool Query(Event event) = 0;
 
   // Blocks the calling thread until the event has passed, or all work launched
-  // on the stream so far.
+  // on the stream so far; a GPU has failed when that takes longer than the
+  // limit.
   virtual void Sync(Event event) = 0;
   virtual void Sync(Stream& stream) = 0;
 
@@ -91,6 +109,16 @@ class Device {
   // since then mean nothing, and Sync and Query no longer wait. So it is asked
   // after a Sync and before the results count. Any thread.
   virtual absl::Status status() const { return absl::OkStatus(); }
+
+  // How long a Sync may take on a GPU; ten minutes unless it is set. Any
+  // thread.
+  virtual void SetWaitLimit(std::chrono::milliseconds) {}
+
+  // For the waits of the calling thread, until it is removed, which any thread
+  // may do outside a wait. The first that was added is the first to hear of a
+  // wait, and the last to hear of its end.
+  virtual void AddWaitListener(WaitListener*) {}
+  virtual void RemoveWaitListener(WaitListener*) {}
 };
 
 // Does everything at once on the calling thread; its events have always passed.

@@ -8,6 +8,7 @@
 
 #include "kernels/cuda_elementwise.h"
 #include "kernels/cuda_launch.h"
+#include "kernels/cuda_result.h"
 #include "kernels/cuda_run.h"
 
 namespace holdfast::kernels {
@@ -32,8 +33,9 @@ template <typename From, typename To>
 void CastCuda(CudaStream& stream, const From* from, To* to, int64_t count) {
   if constexpr (std::is_same_v<From, To>) {
     if (from == to || count == 0) return;
-    cudaMemcpyAsync(to, from, static_cast<size_t>(count) * sizeof(To),
-                    cudaMemcpyDeviceToDevice, stream.handle());
+    LeaveToCheckLaunch(
+        cudaMemcpyAsync(to, from, static_cast<size_t>(count) * sizeof(To),
+                        cudaMemcpyDeviceToDevice, stream.handle()));
   } else {
     RunCast(from, to, count, DeviceRunner{stream.handle()});
   }
@@ -41,7 +43,8 @@ void CastCuda(CudaStream& stream, const From* from, To* to, int64_t count) {
 
 void ZeroBytesCuda(CudaStream& stream, void* data, int64_t bytes) {
   if (bytes == 0) return;
-  cudaMemsetAsync(data, 0, static_cast<size_t>(bytes), stream.handle());
+  LeaveToCheckLaunch(
+      cudaMemsetAsync(data, 0, static_cast<size_t>(bytes), stream.handle()));
 }
 
 void BlockSumsOfSquaresCuda(CudaStream& stream, const float* x, int64_t count,

@@ -27,10 +27,13 @@
 #include "kernels/cuda_launch.h"
 #include "kernels/cuda_matmul.h"
 #include "kernels/cuda_matmul_plan.h"
+#include "kernels/cuda_result.h"
 
 namespace holdfast::kernels {
 namespace {
 
+// What destroying says is of no use to anyone: the objects are memory of the
+// host, and the handle goes last, when the stream is through.
 struct DescDeleter {
   void operator()(cublasLtMatmulDescOpaque_t* p) const {
     cublasLtMatmulDescDestroy(p);
@@ -171,9 +174,10 @@ void MatmulCuda(CudaStream& stream, const MatmulArgs<T, Out>& args) {
   if (args.m == 0 || args.n == 0) return;
   if (args.k == 0) {
     if (args.accumulate) return;
-    cudaMemset2DAsync(args.c, static_cast<size_t>(args.ldc) * sizeof(Out), 0,
-                      static_cast<size_t>(args.n) * sizeof(Out),
-                      static_cast<size_t>(args.m), stream.handle());
+    LeaveToCheckLaunch(
+        cudaMemset2DAsync(args.c, static_cast<size_t>(args.ldc) * sizeof(Out),
+                          0, static_cast<size_t>(args.n) * sizeof(Out),
+                          static_cast<size_t>(args.m), stream.handle()));
     return;
   }
   MatmulState* const state = StateOf(stream);

@@ -3,7 +3,10 @@
 #include "trainer/run_device.h"
 
 #include <algorithm>
+#include <chrono>
+#include <optional>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -25,7 +28,34 @@ uint64_t HashOf(const std::string& text) {
   return hash;
 }
 
+// Renames what the step thread is doing; deadlines are the outer scopes'.
+class HeartbeatWaits final : public kernels::WaitListener {
+ public:
+  HeartbeatWaits(kernels::Device& device, Heartbeat* heartbeat)
+      : device_(device), heartbeat_(heartbeat) {
+    device_.AddWaitListener(this);
+  }
+  ~HeartbeatWaits() override { device_.RemoveWaitListener(this); }
+
+  void OnWaiting(std::string_view what) override {
+    if (scope_.has_value()) return;
+    scope_.emplace(heartbeat_, absl::StrFormat("GPU: %s", what));
+  }
+  void OnWaitOver() override { scope_.reset(); }
+
+ private:
+  kernels::Device& device_;
+  Heartbeat* const heartbeat_;
+  std::optional<Heartbeat::Scope> scope_;
+};
+
 }  // namespace
+
+void WatchWaits(RunDevice& device, Heartbeat* heartbeat, int64_t limit_s) {
+  device.device->SetWaitLimit(std::chrono::seconds(limit_s) +
+                              std::chrono::minutes(1));
+  device.waits = std::make_unique<HeartbeatWaits>(*device.device, heartbeat);
+}
 
 absl::StatusOr<RunDevice> OpenRunDevice(const Config& config, int local_rank) {
   RunDevice run;

@@ -26,6 +26,8 @@ namespace holdfast::trainer {
 
 struct RunDevice {
   std::unique_ptr<kernels::Device> device;
+  // Of WatchWaits.
+  std::unique_ptr<kernels::WaitListener> waits;
   // Of device = cuda only; null elsewhere.
   const kernels::DevicePlugin* plugin = nullptr;
   kernels::DeviceInfo info;
@@ -38,6 +40,12 @@ struct RunDevice {
 // Opens the device that `config` asks for. `local_rank` counts from 0 on each
 // host. Errors as kernels::LoadDevicePlugin and DevicePlugin::Open.
 absl::StatusOr<RunDevice> OpenRunDevice(const Config& config, int local_rank);
+
+// From now on the calling thread's waits for the device have a name in
+// `heartbeat`, which may be null and outlives `device`; and any thread's end,
+// at the latest a minute after `limit_s`, with an error of the device. The
+// minute is the watchdog's, who says more.
+void WatchWaits(RunDevice& device, Heartbeat* heartbeat, int64_t limit_s);
 
 // Fills ranks_sharing. Collective, after all ranks have opened theirs.
 absl::Status CountSharing(Collectives& world, const std::string& host,

@@ -470,6 +470,9 @@ absl::StatusOr<std::unique_ptr<TrainRun>> StartRun(const TrainOptions& options,
     return absl::OkStatus();
   };
   HF_RETURN_IF_ERROR(Agree(world, open_device(), "opening the device"));
+  WatchWaits(run->device, env.heartbeat,
+             std::max<int64_t>(run->config.fault.start_timeout_s,
+                               run->config.fault.step_timeout_s));
   HF_RETURN_IF_ERROR(CountSharing(world, env.host, run->device));
 
   // Every rank computes the same thing in the same way, or nobody starts.

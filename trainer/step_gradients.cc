@@ -122,8 +122,9 @@ absl::Status GradientExchange::Open(const StepPlan& plan) {
                                                kTiedChunk * sizeof(float)));
     buffer_bytes_ += static_cast<int64_t>(chunk_.buffer().bytes);
   }
+  // A kernel stores into it, and the host reads.
   HF_ASSIGN_OR_RETURN(squares_,
-                      kernels::AllocateOwned(device_, MemorySpace::kPinned,
+                      kernels::AllocateOwned(device_, MemorySpace::kShared,
                                              kSquareBlocks * sizeof(double)));
   buffer_bytes_ += static_cast<int64_t>(squares_.buffer().bytes);
   return absl::OkStatus();

@@ -38,6 +38,9 @@ namespace {
 
 using Outcome = ckpt::SaveReport::Outcome;
 
+// Of closing the checkpointer, which has two minutes of its own
+// (CheckpointerOptions::close_timeout_ms), and of giving up a GPU (20 s).
+constexpr absl::Duration kEndTimeout = absl::Seconds(210);
 constexpr char kStartAgain[] = "start again with the same command to go on";
 
 // What all ranks know after AgreeOnNext: the largest value that any rank put
@@ -535,6 +538,12 @@ TrainOutcome Train(const TrainOptions& options, TrainEnv env) {
       outcome.peers_may_wait = true;
     }
   }
+  // The end has a deadline too: a GPU or a network that is gone may not hold
+  // it.
+  const Heartbeat::Scope ending(env.heartbeat, "ending the run", kEndTimeout);
+  if (!status.ok() && (*run)->device_mesh != nullptr) {
+    (*run)->device_mesh->GiveUp(status);
+  }
   // After an error the others may be gone. A save in flight may still be whole:
   // the end of `run` waits for it, for as long as a checkpointer's close may.
   if (status.ok()) {
@@ -566,6 +575,7 @@ TrainOutcome Train(const TrainOptions& options, TrainEnv env) {
                     outcome.message)
         .IgnoreError();
   }
+  run->reset();
   return outcome;
 }
 

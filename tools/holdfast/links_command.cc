@@ -80,6 +80,8 @@ absl::StatusOr<Devices> OpenDevices(const LinksOptions& options,
   trainer::Config config;
   config.device = trainer::DeviceChoice::kCuda;
   const std::string host = job.HostOf(job.rank());
+  const trainer::Heartbeat::Scope scope(&heartbeat, "links: opening the GPUs",
+                                        kJoinTimeout);
   absl::StatusOr<trainer::RunDevice> device =
       trainer::OpenRunDevice(config, job.local_rank());
   // Rank 0's own is said at the end.
@@ -89,6 +91,8 @@ absl::StatusOr<Devices> OpenDevices(const LinksOptions& options,
   HF_RETURN_IF_ERROR(
       trainer::Agree(*mesh.world, device.status(), "opening the GPU"));
   opened.device = *std::move(device);
+  trainer::WatchWaits(opened.device, &heartbeat,
+                      static_cast<int64_t>(options.round_timeout_s));
   HF_RETURN_IF_ERROR(trainer::CountSharing(*mesh.world, host, opened.device));
   HF_ASSIGN_OR_RETURN(
       opened.mesh,

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <memory>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "ckpt/base/status_macros.h"
 #include "kernels/device.h"
@@ -29,6 +30,13 @@ struct DeviceMesh {
   std::unique_ptr<DeviceCollectives> tp;
   std::unique_ptr<DeviceCollectives> dp;
   std::unique_ptr<DeviceCollectives> pp;
+
+  // Before an end because of an error: what is enqueued and waits for other
+  // ranks ends. Other ways of exchange wait on the host, where a rank that
+  // gives up is found.
+  void GiveUp(const absl::Status& why) {
+    if (job != nullptr) job->GiveUp(why);
+  }
 };
 
 // Over the host's communicators, for any device. Both outlive the result.

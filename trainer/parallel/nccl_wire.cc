@@ -3,25 +3,29 @@
 
 #include "trainer/parallel/nccl_wire.h"
 
+#include <cuda_runtime.h>
 #include <nccl.h>
-#include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <memory>
 #include <mutex>
-#include <optional>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "ckpt/base/start_thread.h"
 #include "ckpt/base/status_macros.h"
 #include "kernels/check.h"
 #include "kernels/cuda_device.h"
+#include "kernels/cuda_driver.h"
+#include "kernels/cuda_wait.h"
 #include "kernels/plugin_build.h"
 
 namespace holdfast::trainer {
@@ -31,40 +35,24 @@ using kernels::CudaDevice;
 using kernels::CudaPriority;
 using kernels::CudaStream;
 using kernels::Event;
+using kernels::Pause;
 using kernels::Stream;
-using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-// How a wait gives the processor away: it yields while an answer may be near,
-// then sleeps.
-constexpr auto kYieldFor = std::chrono::microseconds(200);
-constexpr useconds_t kSleepUs = 50;
-// A wait is named, and communicators are asked for errors, this often.
-constexpr auto kAskEvery = milliseconds(10);
-// What NCCL gets to abort or to finish before it is left behind.
+// What NCCL gets to abort or to finish before it is left behind; no more than
+// for anything else.
 constexpr auto kAbortTimeout = milliseconds(10'000);
 // Streaming multiprocessors that the messages of one lane may take: they run
 // beside the model's kernels.
 constexpr int kLaneCtas = 4;
 // Operations remembered for naming a wait.
 constexpr size_t kRememberedMax = 64;
+// Of one group: NVIDIA's number (NCCL user guide, group calls), which releases
+// up to 2.12 enforce (NCCL_MAX_OPS in src/include/device.h). Later ones take
+// more and promise nothing.
+constexpr size_t kGroupOperationsMax = 2048;
 
 static_assert(sizeof(ncclUniqueId) == sizeof(NcclId));
-
-class Pause {
- public:
-  void Once() {
-    if (Clock::now() - start_ < kYieldFor) {
-      sched_yield();
-    } else {
-      usleep(kSleepUs);
-    }
-  }
-  Clock::duration waited() const { return Clock::now() - start_; }
-
- private:
-  const Clock::time_point start_ = Clock::now();
-};
 
 // One communicator and its stream.
 struct Channel {
@@ -79,19 +67,26 @@ struct Channel {
   std::deque<Operation> operations;
 };
 
-class Job final : public NcclJob {
+class Job final : public NcclJob, private kernels::WaitListener {
  public:
   explicit Job(const NcclJobOptions& options)
-      : options_(options), device_(static_cast<CudaDevice&>(*options.device)) {}
+      : options_(options), device_(static_cast<CudaDevice&>(*options.device)) {
+    device_.AddWaitListener(this);
+  }
+  ~Job() override { device_.RemoveWaitListener(this); }
+
+  void GiveUp(const absl::Status& why) override { Keep(why).IgnoreError(); }
 
   absl::StatusOr<std::unique_ptr<NcclWire>> OpenWire(
       const WireOptions& options) override;
 
   CudaDevice& device() { return device_; }
+  const std::string& where() const { return options_.where; }
 
   // A communicator of `size` ranks; waits for all of them.
   absl::Status Open(Channel& channel, int size, int rank, const NcclId& id,
                     int max_ctas);
+  // The work of the channel is over, or is aborted.
   void Close(Channel& channel);
 
   // The outcome of a call to NCCL on a channel; waits until NCCL has taken it.
@@ -101,18 +96,13 @@ class Job final : public NcclJob {
   // The first error of any channel, after which all are aborted.
   absl::Status Check();
   absl::Status Sync(Stream& stream);
-  // Nothing of this rank is on the way afterwards.
-  void GiveUp() {
-    Keep(absl::AbortedError(absl::StrFormat(
-             "%s: gave up with messages under way", options_.where)))
-        .IgnoreError();
-  }
 
   // The latest operation of a channel has been enqueued.
   Event Enqueued(Channel& channel, const char* kind) {
     if (channel.operations.size() >= kRememberedMax) {
       channel.operations.pop_front();
     }
+    channel.stream->set_last_operation(kind);
     const Event done = device_.Record(*channel.stream);
     channel.operations.push_back({kind, done});
     return done;
@@ -127,13 +117,26 @@ class Job final : public NcclJob {
   }
   absl::Status Keep(absl::Status status);
   void AbortAll();
+  void Leave(Channel& channel);
   // The oldest operation that is not over; "" when there is none.
   std::string Unfinished();
+
+  // --- WaitListener: while the device is waited for, communicators are asked
+  // for errors. The first aborts them, and what is waited for ends.
+  void OnWaiting(std::string_view what) override;
+  void OnWaitOver() override {
+    if (!named_.empty() && options_.names != nullptr) options_.names->End();
+    named_.clear();
+  }
+  milliseconds abort_timeout() const {
+    return std::min(kAbortTimeout, milliseconds(options_.timeout_ms));
+  }
 
   const NcclJobOptions options_;
   CudaDevice& device_;
   std::vector<Channel*> channels_;
   absl::Status failed_;
+  std::string named_;  // The wait of the device's under way.
 };
 
 absl::Status Job::Keep(absl::Status status) {
@@ -144,61 +147,87 @@ absl::Status Job::Keep(absl::Status status) {
   return status;
 }
 
-// ncclCommAbort may wait for a peer's network or for the GPU.
+// ncclCommAbort may wait for a peer's network or for the GPU; and what one
+// communicator frees may wait for the kernels of another, so all are told to
+// end before any is taken down: in one group.
 void Job::AbortAll() {
   struct Progress {
     std::mutex mutex;
     std::condition_variable over;
     bool done = false;
+    ncclResult_t result = ncclSuccess;
   };
   std::vector<ncclComm_t> comms;
   for (Channel* channel : channels_) {
     if (channel->comm != nullptr) comms.push_back(channel->comm);
     channel->comm = nullptr;
   }
+  if (comms.empty()) return;
   const auto progress = std::make_shared<Progress>();
+  const int ordinal = device_.processor().ordinal;
   absl::StatusOr<std::thread> aborter =
-      ckpt::StartThread("an abort of NCCL", [comms, progress] {
-        for (const ncclComm_t comm : comms) ncclCommAbort(comm);
+      ckpt::StartThread("an abort of NCCL", [comms, progress, ordinal] {
+        ncclResult_t first = ncclSuccess;
+        const auto keep = [&](ncclResult_t result) {
+          if (first == ncclSuccess && result != ncclInProgress) first = result;
+        };
+        // A new thread's device is GPU 0. Where even this fails, NCCL says so
+        // too.
+        static_cast<void>(cudaSetDevice(ordinal));
+        keep(ncclGroupStart());
+        for (const ncclComm_t comm : comms) keep(ncclCommAbort(comm));
+        keep(ncclGroupEnd());
         const std::lock_guard lock(progress->mutex);
         progress->done = true;
+        progress->result = first;
         progress->over.notify_all();
       });
   if (!aborter.ok()) {
-    // Then nobody but the watchdog ends a wait that does not end.
-    for (const ncclComm_t comm : comms) ncclCommAbort(comm);
+    // Not in this thread: it would wait without an end. The communicators stay.
+    device_.Fail(absl::StrFormat("ending NCCL's communicators: %s",
+                                 aborter.status().message()));
     return;
   }
   std::unique_lock lock(progress->mutex);
-  const bool done = progress->over.wait_for(lock, kAbortTimeout,
+  const bool done = progress->over.wait_for(lock, abort_timeout(),
                                             [&] { return progress->done; });
+  const ncclResult_t result = progress->result;
   lock.unlock();
   if (done) {
     aborter->join();
   } else {
     aborter->detach();
+    // It is somewhere in NCCL, or in the driver.
+    kernels::EndWithoutTeardown();
   }
+  if (done && result == ncclSuccess) return;
+  // Its kernels may stay on the GPU for ever: from here on nobody waits for
+  // them, and what they use goes with the process.
+  device_.Fail(
+      done ? absl::StrFormat("ending NCCL's communicators: %s",
+                             ncclGetErrorString(result))
+           : absl::StrFormat("NCCL's communicators did not end within %d ms",
+                             abort_timeout().count()));
 }
 
 absl::Status Job::Settle(Channel& channel, const char* doing,
                          ncclResult_t result) {
   HF_RETURN_IF_ERROR(failed_);
   Pause pause;
-  std::optional<Clock::time_point> named;
+  bool named = false;
   while (result == ncclInProgress &&
          pause.waited() < milliseconds(options_.timeout_ms)) {
     pause.Once();
-    if (!named.has_value() && pause.waited() > kAskEvery &&
-        options_.names != nullptr) {
+    if (!named && options_.names != nullptr && pause.IsTimeToTell()) {
       options_.names->Begin(
           absl::StrFormat("NCCL: %s %s", doing, channel.name));
-      named = Clock::now();
+      named = true;
     }
     ncclResult_t state = ncclSuccess;
     result = ncclCommGetAsyncError(channel.comm, &state);
     if (result == ncclSuccess) result = state;
   }
-  if (named.has_value()) options_.names->End();
+  if (named) options_.names->End();
   if (result == ncclSuccess) return absl::OkStatus();
   if (result == ncclInProgress) {
     return Keep(absl::DeadlineExceededError(absl::StrFormat(
@@ -226,27 +255,46 @@ absl::Status Job::Open(Channel& channel, int size, int rank, const NcclId& id,
 }
 
 void Job::Close(Channel& channel) {
+  if (channel.comm != nullptr) {  // Else aborted, or never opened.
+    device_.MakeCurrent();
+    Leave(channel);
+  }
   channels_.erase(std::remove(channels_.begin(), channels_.end(), &channel),
                   channels_.end());
-  if (channel.comm == nullptr) return;  // Aborted.
-  device_.MakeCurrent();
+}
+
+void Job::Leave(Channel& channel) {
   ncclResult_t state = ncclCommFinalize(channel.comm);
   Pause pause;
-  while (state == ncclInProgress && pause.waited() < kAbortTimeout) {
+  bool named = false;
+  while (state == ncclInProgress && pause.waited() < abort_timeout()) {
     pause.Once();
-    if (ncclCommGetAsyncError(channel.comm, &state) != ncclSuccess) break;
+    if (!named && options_.names != nullptr && pause.IsTimeToTell()) {
+      options_.names->Begin(absl::StrFormat("NCCL: leaving %s", channel.name));
+      named = true;
+    }
+    const ncclResult_t asked = ncclCommGetAsyncError(channel.comm, &state);
+    if (asked != ncclSuccess) state = asked;
   }
+  if (named) options_.names->End();
   if (state == ncclSuccess) {
-    ncclCommDestroy(channel.comm);
-  } else {
-    ncclCommAbort(channel.comm);
+    // The communicator is at rest: what this says changes nothing.
+    static_cast<void>(ncclCommDestroy(channel.comm));
+    channel.comm = nullptr;
+    return;
   }
-  channel.comm = nullptr;
+  Keep(state == ncclInProgress
+           ? absl::DeadlineExceededError(absl::StrFormat(
+                 "%s: leaving %s: not over after %d ms", options_.where,
+                 channel.name, abort_timeout().count()))
+           : Error(channel, "leaving", state))
+      .IgnoreError();
 }
 
 absl::Status Job::Check() {
   HF_RETURN_IF_ERROR(failed_);
   for (const Channel* channel : channels_) {
+    if (channel->comm == nullptr) continue;  // Did not open, or is left.
     ncclResult_t state = ncclSuccess;
     const ncclResult_t asked = ncclCommGetAsyncError(channel->comm, &state);
     const ncclResult_t result = asked != ncclSuccess ? asked : state;
@@ -271,28 +319,21 @@ std::string Job::Unfinished() {
   return "";
 }
 
+void Job::OnWaiting(std::string_view what) {
+  Check().IgnoreError();  // It stays, and Sync says it.
+  if (options_.names == nullptr) return;
+  std::string name = Unfinished();
+  if (name.empty()) name = what;
+  if (name == named_) return;
+  if (!named_.empty()) options_.names->End();
+  options_.names->Begin(name);
+  named_ = std::move(name);
+}
+
 absl::Status Job::Sync(Stream& stream) {
   HF_RETURN_IF_ERROR(failed_);
-  const Event end = device_.Record(stream);
-  Pause pause;
-  auto asked = Clock::now();
-  std::string named;
-  absl::Status status;
-  while (status.ok() && !device_.Query(end)) {
-    pause.Once();
-    if (Clock::now() - asked < kAskEvery) continue;
-    asked = Clock::now();
-    status = Check();
-    if (options_.names == nullptr) continue;
-    std::string name = Unfinished();
-    if (name.empty()) name = "work of the device";
-    if (name == named) continue;
-    if (!named.empty()) options_.names->End();
-    options_.names->Begin(name);
-    named = std::move(name);
-  }
-  if (!named.empty()) options_.names->End();
-  HF_RETURN_IF_ERROR(status);
+  device_.Sync(stream);
+  HF_RETURN_IF_ERROR(failed_);
   return device_.status();
 }
 
@@ -374,6 +415,12 @@ absl::Status Wire::Open(const NcclJob::WireOptions& options) {
 
 absl::StatusOr<RequestId> Wire::Begin(std::span<const Transfer> transfers,
                                       int tag, Stream& stream) {
+  if (transfers.size() > kGroupOperationsMax) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "an exchange of %d messages at once in %s, of %d ranks: NCCL takes %d; "
+        "use a layout with smaller groups",
+        transfers.size(), group_.name, size_, kGroupOperationsMax));
+  }
   Channel* channel = &group_;
   const bool in_lane = tag != kGroup;
   if (in_lane) {
@@ -424,7 +471,8 @@ absl::Status Wire::End(RequestId request, Stream& stream) {
 void Wire::Abandon(RequestId request, Stream&) {
   // A message that nobody sends would keep the GPU, and with it the freeing of
   // any memory, waiting.
-  job_.GiveUp();
+  job_.GiveUp(absl::AbortedError(
+      absl::StrFormat("%s: gave up with messages under way", job_.where())));
   free_.push_back(static_cast<size_t>(request));
 }
 
@@ -433,20 +481,26 @@ absl::Status Wire::AllGatherV(std::span<std::byte> all,
                               std::span<const int64_t> count, Stream& stream) {
   // A broadcast by each rank: NCCL's routes between nodes, which sends of our
   // own would not have. Nothing is computed, so any order will do.
-  HF_ASSIGN_OR_RETURN(
-      const Event done,
-      Run(group_, "a gather of", stream, [&](const Channel& to) {
-        ncclResult_t result = ncclSuccess;
-        for (int root = 0; root < size_; ++root) {
-          if (count[root] == 0) continue;
-          std::byte* const part = all.data() + first[root];
-          result = ncclBroadcast(part, part, static_cast<size_t>(count[root]),
-                                 ncclInt8, root, to.comm, to.stream->handle());
-          if (result != ncclSuccess && result != ncclInProgress) break;
-        }
-        return result;
-      }));
-  device_.WaitFor(stream, done);
+  // All ranks have the same counts, and so the same groups.
+  constexpr int kRoots = static_cast<int>(kGroupOperationsMax);
+  for (int begin = 0; begin < size_; begin += kRoots) {
+    const int end = std::min(size_, begin + kRoots);
+    HF_ASSIGN_OR_RETURN(
+        const Event done,
+        Run(group_, "a gather of", stream, [&](const Channel& to) {
+          ncclResult_t result = ncclSuccess;
+          for (int root = begin; root < end; ++root) {
+            if (count[root] == 0) continue;
+            std::byte* const part = all.data() + first[root];
+            result =
+                ncclBroadcast(part, part, static_cast<size_t>(count[root]),
+                              ncclInt8, root, to.comm, to.stream->handle());
+            if (result != ncclSuccess && result != ncclInProgress) break;
+          }
+          return result;
+        }));
+    device_.WaitFor(stream, done);
+  }
   return absl::OkStatus();
 }
 

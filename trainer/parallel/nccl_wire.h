@@ -8,13 +8,18 @@
 // up: sums are made by our kernels, in our order.
 //
 // No call blocks in NCCL. Communicators are non-blocking; every wait is a loop
-// that asks for errors, has a deadline or the watchdog behind it, and gives the
-// name of what is waited for to WaitNames. The first error, or message that is
+// that asks for errors, has a deadline, and gives the name of what is waited
+// for to WaitNames. The job listens to the step thread's waits for the device
+// too, whoever begins them, and asks there. The first error, or message that is
 // abandoned, aborts every communicator of the job, so that nothing on the GPU
-// waits for ever, and all later calls return it.
+// waits for ever, and all later calls return it. Order of an end that is not a
+// good one: abort, which ends the kernels that wait for others; the streams;
+// the memory.
 //
-// Thread: the step thread. Aborting runs on a thread of its own, which is left
-// behind if NCCL does not return.
+// Thread: the step thread, which also makes the job. Aborting runs on a thread
+// of its own, which is left behind if NCCL does not return; the device has
+// failed then, and what NCCL may still use is left to the end of the process
+// (kernels/cuda_device.h).
 
 #ifndef HOLDFAST_TRAINER_PARALLEL_NCCL_WIRE_H_
 #define HOLDFAST_TRAINER_PARALLEL_NCCL_WIRE_H_
@@ -72,6 +77,10 @@ class NcclJob {
   };
 
   virtual ~NcclJob() = default;
+
+  // For a rank that ends because of `why`: aborts all communicators, so that
+  // nothing on the GPU waits for others any more. At most ten seconds.
+  virtual void GiveUp(const absl::Status& why) = 0;
 
   // Collective over the group, and over both ranks of a lane. The job outlives
   // the wire. kDeadlineExceeded: somebody did not come.

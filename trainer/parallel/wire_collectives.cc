@@ -32,7 +32,7 @@ class WireCollectives final : public DeviceCollectives {
  public:
   WireCollectives(std::unique_ptr<DeviceWire> wire, Device& device,
                   kernels::OwnedBuffer scratch)
-      : wire_(std::move(wire)), device_(device), scratch_(std::move(scratch)) {
+      : device_(device), scratch_(std::move(scratch)), wire_(std::move(wire)) {
     rows_.resize(static_cast<size_t>(size()));
     transfers_.reserve(2 * static_cast<size_t>(size()));
   }
@@ -108,9 +108,10 @@ class WireCollectives final : public DeviceCollectives {
     return scratch_.buffer().bytes / sizeof(float);
   }
 
-  std::unique_ptr<DeviceWire> wire_;
   Device& device_;
   kernels::OwnedBuffer scratch_;
+  // Before the memory goes that its messages use.
+  std::unique_ptr<DeviceWire> wire_;
   std::vector<float*> rows_;  // By rank.
   std::vector<Transfer> transfers_;
 };

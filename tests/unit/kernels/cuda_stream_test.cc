@@ -41,6 +41,7 @@ class CountingDevice final : public CudaDevice {
   std::vector<std::string> failed;
   std::vector<std::unique_ptr<char[]>> memory;
   size_t bytes_max = 1 << 20;
+  bool ends = true;  // Its work, when a stream closes.
 
  protected:
   void* GrowScratch(CudaStream& stream, void* old, size_t bytes) override {
@@ -55,8 +56,9 @@ class CountingDevice final : public CudaDevice {
     memory.push_back(std::make_unique<char[]>(bytes));
     return memory.back().get();
   }
-  void Close(CudaStream&, void* scratch) override {
+  bool Close(CudaStream&, void* scratch) override {
     closed_with.push_back(scratch);
+    return ends;
   }
 
  private:
@@ -112,6 +114,16 @@ TEST(CudaStreamDeathTest, HostCodeOnAGpusStreamIsOurOwnBug) {
   stream->set_last_operation("Matmul");
   EXPECT_DEATH(stream->Launch([] {}),
                "host code launched on a stream of a GPU, after Matmul");
+}
+
+TEST(CudaStreamTest, ALibrarysStateIsLeftWhereTheGpuDoesNotEnd) {
+  const auto state = std::make_shared<int>(1);
+  for (const bool ends : {true, false}) {
+    CountingDevice device;
+    device.ends = ends;
+    device.NewCudaStream(CudaPriority::kNormal)->library_state() = state;
+    EXPECT_EQ(state.use_count(), ends ? 1 : 2);
+  }
 }
 
 }  // namespace

@@ -5,8 +5,14 @@
 #include "kernels/cuda_device.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -243,6 +249,134 @@ TEST_F(CudaDeviceTest, EveryThreadMakesTheDeviceItsOwn) {
   EXPECT_THAT(Fake().current, Each(0));
 }
 
+// Hears of waits, and may end one.
+class Listener final : public WaitListener {
+ public:
+  void OnWaiting(std::string_view what) override {
+    heard.emplace_back(what);
+    if (on_waiting) on_waiting();
+  }
+  void OnWaitOver() override { ++over; }
+  std::vector<std::string> heard;
+  int over = 0;
+  std::function<void()> on_waiting;
+};
+
+class CudaWaitTest : public CudaDeviceTest {
+ protected:
+  void SetUp() override {
+    CudaDeviceTest::SetUp();
+    device_->SetWaitLimit(std::chrono::milliseconds(40));
+    device_->AddWaitListener(&listener_);
+    cuda_stream().set_last_operation("AttentionForward");
+  }
+  // The hanging kernel ends when the test has seen what it wanted.
+  void TearDown() override {
+    Fake().stuck = false;
+    CudaDeviceTest::TearDown();
+  }
+  CudaStream& cuda_stream() { return static_cast<CudaStream&>(*stream_); }
+  Event Hang() {
+    Fake().stuck = true;
+    Fake().Enqueue(handle(), [] {});
+    return device_->Record(*stream_);
+  }
+  Listener listener_;
+};
+
+TEST_F(CudaWaitTest, AHangingKernelEndsTheWaitForAnEventWithItsName) {
+  const Event event = Hang();
+  device_->Sync(event);
+  EXPECT_EQ(device_->status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(Error(), AllOf(HasSubstr("work up to AttentionForward was not "
+                                       "over after 1 s"),
+                             HasSubstr("a kernel hangs")));
+  EXPECT_FALSE(listener_.heard.empty());
+  EXPECT_THAT(listener_.heard, Each("work up to AttentionForward"));
+  EXPECT_EQ(listener_.over, 1);
+}
+
+TEST_F(CudaWaitTest, AHangingKernelEndsTheWaitForAStreamWithItsName) {
+  Hang();
+  device_->Sync(*stream_);
+  EXPECT_THAT(Error(), HasSubstr("work up to AttentionForward was not over"));
+  EXPECT_EQ(listener_.over, 1);
+}
+
+TEST_F(CudaWaitTest, AListenerThatFailsTheDeviceEndsTheWait) {
+  device_->SetWaitLimit(std::chrono::minutes(5));
+  listener_.on_waiting = [&] { device_->Fail("a peer is gone"); };
+  device_->Sync(Hang());
+  EXPECT_THAT(Error(), HasSubstr("a peer is gone"));
+  EXPECT_EQ(listener_.heard.size(), 1u);
+  EXPECT_EQ(listener_.over, 1);
+  device_->SetWaitLimit(std::chrono::milliseconds(40));
+}
+
+TEST_F(CudaWaitTest, OnlyTheThreadThatAskedHears) {
+  const Event event = Hang();
+  std::thread other([&] { device_->Sync(event); });
+  other.join();
+  EXPECT_FALSE(device_->status().ok());
+  EXPECT_TRUE(listener_.heard.empty());
+}
+
+TEST_F(CudaWaitTest, ListenersThatWereRemovedHearNothing) {
+  device_->RemoveWaitListener(&listener_);
+  device_->Sync(Hang());
+  EXPECT_FALSE(device_->status().ok());
+  EXPECT_TRUE(listener_.heard.empty());
+}
+
+TEST_F(CudaWaitTest, MemoryThatAHangingGpuMayUseIsNeitherFreedNorUnpinned) {
+  std::optional<OwnedBuffer> pinned = Memory(MemorySpace::kPinned, 8192);
+  std::optional<OwnedBuffer> on = Memory(MemorySpace::kDevice, 8192);
+  std::byte* const data = pinned->buffer().data;
+  Hang();
+  pinned.reset();
+  EXPECT_THAT(Error(), HasSubstr("was not over after"));
+  on.reset();
+  EXPECT_EQ(Fake().registered.size(), 1u);
+  EXPECT_EQ(Fake().device_memory.size(), 1u);
+  EXPECT_EQ(Fake().ends_without_teardown, 1);
+  data[0] = std::byte{1};  // A copy under way may still do this.
+  // What follows is the end of the process, in which a test's own books must
+  // balance.
+  Fake().registered.clear();
+  std::free(data);
+  cudaFree(Fake().device_memory.begin()->first);
+  stream_.reset();
+  device_.reset();
+  EXPECT_EQ(Fake().streams, 2) << "its own, and the one that hangs";
+  Fake().streams = 0;
+  Fake().events = 0;
+}
+
+TEST_F(CudaWaitTest, AStreamThatHangsIsLeftWithItsScratch) {
+  ASSERT_NE(cuda_stream().Scratch<char>(1000), nullptr);
+  Hang();
+  const auto start = std::chrono::steady_clock::now();
+  stream_.reset();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+  EXPECT_THAT(Error(), HasSubstr("was not over after"));
+  EXPECT_EQ(Fake().device_memory.size(), 1u);
+  EXPECT_EQ(Fake().streams, 2);
+  cudaFree(Fake().device_memory.begin()->first);
+  device_.reset();
+  Fake().streams = 0;
+  Fake().events = 0;
+}
+
+TEST_F(CudaWaitTest, AGpuThatEndsAfterItsFailureGetsEverythingBack) {
+  device_->SetWaitLimit(std::chrono::minutes(1));
+  std::optional<OwnedBuffer> pinned = Memory(MemorySpace::kPinned, 8192);
+  device_->Fail("something on the host");
+  Fake().Enqueue(handle(), [] {});
+  pinned.reset();
+  EXPECT_TRUE(Fake().registered.empty());
+  EXPECT_EQ(Fake().ends_without_teardown, 0);
+}
+
 using CudaDeviceDeathTest = CudaDeviceTest;
 
 TEST_F(CudaDeviceDeathTest, ForeignMemoryAndStreamsAreOurOwnBug) {
@@ -253,6 +387,15 @@ TEST_F(CudaDeviceDeathTest, ForeignMemoryAndStreamsAreOurOwnBug) {
                              {MemorySpace::kHost, other, 32}, *stream_),
                "copying 32 bytes to 64");
   EXPECT_DEATH(device_->Sync(CpuStream()), "a stream of another device");
+}
+
+TEST_F(CudaDeviceTest, ClosingAStreamWithALibrarysStateWaitsForTheWholeGpu) {
+  const auto side = device_->NewCudaStream(CudaPriority::kNormal);
+  bool ran = false;
+  Fake().Enqueue(side->handle(), [&] { ran = true; });
+  static_cast<CudaStream&>(*stream_).library_state() = std::make_shared<int>(7);
+  stream_.reset();
+  EXPECT_TRUE(ran) << "the library's own wait would have no end";
 }
 
 class CudaOpenTest : public ::testing::Test {
@@ -292,7 +435,25 @@ TEST_F(CudaOpenTest, WhatIsMissingIsSaid) {
   Fake().capability_major = 9;
   Fake().fail_next["cudaGetDeviceProperties"] = cudaErrorIllegalAddress;
   EXPECT_EQ(OpenCudaDevice(0).status().code(), absl::StatusCode::kUnavailable);
+  Fake().fail_next["cudaDeviceGetAttribute"] = cudaErrorIllegalAddress;
+  EXPECT_THAT(std::string(OpenCudaDevice(0).status().message()),
+              HasSubstr("what it can do: an illegal memory access"));
   EXPECT_TRUE(OpenCudaDevice(0).ok());
+}
+
+TEST_F(CudaOpenTest, AGpuThatCannotReachPinnedMemoryAtItsAddressIsRefused) {
+  const std::pair<cudaDeviceAttr, const char*> lacking[] = {
+      {cudaDevAttrCanUseHostPointerForRegisteredMem,
+       "cannot reach pinned memory at the host's address"},
+      {cudaDevAttrHostRegisterSupported, "cannot pin memory"},
+      {cudaDevAttrMemoryPoolsSupported, "has no memory pools"}};
+  for (const auto& [attribute, words] : lacking) {
+    Fake().lacks = {attribute};
+    const absl::Status refused = OpenCudaDevice(0).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(refused.message()),
+                AllOf(HasSubstr("a fake GPU"), HasSubstr(words)));
+  }
 }
 
 }  // namespace

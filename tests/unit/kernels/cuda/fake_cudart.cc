@@ -10,21 +10,28 @@
 #include <cstring>
 #include <deque>
 #include <memory>
+#include <mutex>
 
 #include "gtest/gtest.h"
+#include "kernels/cuda_driver.h"
 
 // What the runtime's handles point to.
 struct CUstream_st {
   std::deque<std::function<void()>> queue;
   size_t ran = 0;  // Operations run since the stream was made.
+  int asked = 0;   // Whether all is over, since it last ran.
 };
 struct CUevent_st {
   CUstream_st* stream = nullptr;
   size_t passes_at = 0;  // Operations of the stream that come before it.
+  int asked = 0;         // Whether it has passed, since it was recorded.
 };
 
 namespace holdfast::kernels {
 namespace {
+
+// More than a test asks in passing.
+constexpr int kAsksMin = 5;
 
 std::unique_ptr<FakeCudart> fake = std::make_unique<FakeCudart>();
 cudaError_t last_error = cudaSuccess;
@@ -45,6 +52,8 @@ cudaError_t Asked(const std::string& function) {
 }
 
 void RunUpTo(CUstream_st* stream, size_t count) {
+  if (fake->stuck) return;
+  stream->asked = 0;
   while (stream->ran < count && !stream->queue.empty()) {
     const auto work = std::move(stream->queue.front());
     stream->queue.pop_front();
@@ -86,6 +95,9 @@ cudaError_t TakeBack(void* memory) {
 }  // namespace
 
 FakeCudart& Fake() { return *fake; }
+
+// The plug-in's own ends this process (kernels/cuda_plugin.cu).
+void EndWithoutTeardown() { ++fake->ends_without_teardown; }
 
 void ResetFake() {
   EXPECT_TRUE(fake->device_memory.empty()) << "device memory is left";
@@ -136,12 +148,18 @@ cudaError_t cudaDeviceGetPCIBusId(char* bus, int length, int ordinal) {
   std::snprintf(bus, static_cast<size_t>(length), "0000:%02x:00.0", ordinal);
   return cudaSuccess;
 }
-cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
-  *value = 232448;
-  return cudaSuccess;
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  *value = Fake().lacks.count(attribute) != 0                     ? 0
+           : attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin ? 232448
+                                                                  : 1;
+  return Return(Asked("cudaDeviceGetAttribute"));
 }
 cudaError_t cudaSetDevice(int ordinal) {
-  Fake().current.push_back(ordinal);
+  {
+    static std::mutex mutex;  // NCCL's wire aborts in a thread of its own.
+    const std::lock_guard lock(mutex);
+    Fake().current.push_back(ordinal);
+  }
   return Return(Asked("cudaSetDevice"));
 }
 cudaError_t cudaSetDeviceFlags(unsigned) { return cudaSuccess; }
@@ -236,9 +254,15 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags,
                                          int) {
   return cudaStreamCreateWithFlags(stream, flags);
 }
-cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  holdfast::kernels::RunUpTo(stream, ~size_t{0});
-  return Return(Fake().fault);
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  if (Fake().fault != cudaSuccess) {
+    stream->queue.clear();  // A context that has ended runs nothing more.
+    return Return(Fake().fault);
+  }
+  if (++stream->asked >= holdfast::kernels::kAsksMin) {
+    holdfast::kernels::RunUpTo(stream, ~size_t{0});
+  }
+  return Return(stream->queue.empty() ? cudaSuccess : cudaErrorNotReady);
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   EXPECT_TRUE(stream->queue.empty()) << "a stream goes with work left";
@@ -272,17 +296,17 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   if (const cudaError_t error = Asked("cudaEventRecord")) return Return(error);
   event->stream = stream;
   event->passes_at = stream->ran + stream->queue.size();
+  event->asked = 0;
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  return holdfast::kernels::Passed(event) ? Return(Fake().fault)
-                                          : Return(cudaErrorNotReady);
-}
-cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  if (!holdfast::kernels::Passed(event)) {
+  if (Fake().fault != cudaSuccess) return Return(Fake().fault);
+  if (!holdfast::kernels::Passed(event) &&
+      ++event->asked >= holdfast::kernels::kAsksMin) {
     holdfast::kernels::RunUpTo(event->stream, event->passes_at);
   }
-  return Return(Fake().fault);
+  return Return(holdfast::kernels::Passed(event) ? cudaSuccess
+                                                 : cudaErrorNotReady);
 }
 
 }  // extern "C"

@@ -2,9 +2,10 @@
 // device uses, over the host's memory, so that kernels/cuda_device.cu runs
 // without a GPU.
 //
-// Streams run late: nothing that is enqueued runs before someone waits for it,
-// by a stream or by an event. Device memory is limited, full of garbage and
-// aligned to 256 bytes and no more. A function can be made to fail.
+// Streams run late: nothing that is enqueued runs before someone has asked
+// kAsksMin times whether it is over, for a stream or for an event, which takes
+// a wait; and not at all while `stuck`. Device memory is limited, full of
+// garbage and aligned to 256 bytes and no more. A function can be made to fail.
 
 #ifndef HOLDFAST_TESTS_UNIT_KERNELS_CUDA_FAKE_CUDART_H_
 #define HOLDFAST_TESTS_UNIT_KERNELS_CUDA_FAKE_CUDART_H_
@@ -31,6 +32,8 @@ struct FakeCudart {
   // wait finds.
   std::map<std::string, cudaError_t> fail_next;
   cudaError_t fault = cudaSuccess;
+  bool stuck = false;  // A kernel hangs: nothing that was enqueued runs.
+  std::set<cudaDeviceAttr> lacks;  // What it answers 0 to.
 
   // --- What was done.
   std::map<void*, size_t> device_memory;  // Not freed.
@@ -39,6 +42,7 @@ struct FakeCudart {
   int events = 0;
   int events_made = 0;
   std::vector<int> current;  // Every device made current.
+  int ends_without_teardown = 0;
 
   // Enqueues work on a stream, as a kernel launch does.
   void Enqueue(cudaStream_t stream, std::function<void()> work);

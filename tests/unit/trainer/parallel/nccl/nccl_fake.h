@@ -5,6 +5,7 @@
 #ifndef HOLDFAST_TESTS_UNIT_TRAINER_PARALLEL_NCCL_NCCL_FAKE_H_
 #define HOLDFAST_TESTS_UNIT_TRAINER_PARALLEL_NCCL_NCCL_FAKE_H_
 
+#include <atomic>
 #include <functional>
 #include <string>
 #include <vector>
@@ -17,11 +18,18 @@ struct FakeNccl {
   int in_progress = 2;
   int async_error = 0;           // An ncclResult_t, of all communicators.
   std::function<void()> on_ask;  // At each question about errors.
+  // Of ending: a communicator that is being finalized answers "in progress" for
+  // ever; aborting waits until this is taken back.
+  bool finalizes = true;
+  std::atomic<bool> abort_hangs{false};
+  int abort_result = 0;  // An ncclResult_t.
 
   int opened = 0;
-  int aborted = 0;
+  std::atomic<int> aborted{0};
+  std::vector<int> aborts_in_group;  // How many each group had; 1: outside.
   int destroyed = 0;
   std::vector<std::string> calls;  // "send 1 100": peer, bytes
+  int groups = 0;
 };
 
 FakeNccl& Nccl();

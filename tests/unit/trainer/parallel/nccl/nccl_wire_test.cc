@@ -5,8 +5,10 @@
 #include "trainer/parallel/nccl_wire.h"
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -53,6 +55,13 @@ class NcclWireTest : public testing::Test {
   void TearDown() override {
     stream_.reset();
     device_.reset();
+    if (left_behind_) {
+      kernels::FakeCudart& fake = kernels::Fake();
+      fake.streams = fake.events = 0;
+      while (!fake.device_memory.empty()) {
+        cudaFree(fake.device_memory.begin()->first);
+      }
+    }
     kernels::ResetFake();
     ResetNccl();
   }
@@ -87,6 +96,7 @@ class NcclWireTest : public testing::Test {
   std::unique_ptr<kernels::CudaDevice> device_;
   std::unique_ptr<kernels::Stream> stream_;
   NcclId id_, lane_id_;
+  bool left_behind_ = false;  // What a device holds, on purpose.
 };
 
 TEST_F(NcclWireTest, MessagesTravelInTheGroupAndInLanesOfTheirOwn) {
@@ -154,11 +164,13 @@ TEST_F(NcclWireTest, AnErrorOfNcclEndsTheWaitAbortsAllAndStays) {
   const auto sent = (*wire)->Begin({&send, 1}, 7, *stream_);
   ASSERT_TRUE(sent.ok());
   ASSERT_TRUE((*wire)->End(*sent, *stream_).ok());
-  // The fake's streams stand still while events are asked for: a peer that is
-  // gone.
+  // A peer that is gone: the message stands until it is aborted.
+  kernels::Fake().stuck = true;
   int asked = 0;
   Nccl().on_ask = [&] {
-    if (++asked > 3) Nccl().async_error = 6;  // ncclRemoteError
+    if (++asked <= 3) return;
+    Nccl().async_error = 6;  // ncclRemoteError
+    kernels::Fake().stuck = false;
   };
   const absl::Status status = (*wire)->Sync(*stream_);
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
@@ -170,6 +182,7 @@ TEST_F(NcclWireTest, AnErrorOfNcclEndsTheWaitAbortsAllAndStays) {
       testing::Contains(HasSubstr("a message of pp, tag 7 with rank 0")));
   EXPECT_EQ(names_.open, 0);
   EXPECT_EQ(Nccl().aborted, 2);
+  EXPECT_THAT(Nccl().aborts_in_group, ElementsAre(2)) << "all at once";
   EXPECT_EQ((*wire)->Begin({&send, 1}, 7, *stream_).status(), status);
   EXPECT_EQ((*wire)->Sync(*stream_), status);
   device_->Sync(*stream_);
@@ -188,6 +201,126 @@ TEST_F(NcclWireTest, AMessageThatIsAbandonedAbortsAll) {
   (*wire)->Abandon(*sent, *stream_);
   EXPECT_EQ(Nccl().aborted, 2);
   EXPECT_EQ((*wire)->Sync(*stream_).code(), absl::StatusCode::kAborted);
+  device_->Sync(*stream_);
+}
+
+TEST_F(NcclWireTest, AWaitForTheDeviceThatNobodyBeganByTheWireAsksNcclToo) {
+  const auto job = Job(1);
+  auto wire = job->OpenWire(Options(1));
+  ASSERT_TRUE(wire.ok());
+  const kernels::OwnedBuffer memory = Memory();
+  const Transfer send{Transfer::Kind::kSend, In(memory), 0};
+  const auto sent = (*wire)->Begin({&send, 1}, 7, *stream_);
+  ASSERT_TRUE(sent.ok());
+  ASSERT_TRUE((*wire)->End(*sent, *stream_).ok());
+  kernels::Fake().stuck = true;
+  Nccl().on_ask = [] {
+    Nccl().async_error = 6;
+    kernels::Fake().stuck = false;
+  };
+  device_->Sync(device_->Record(*stream_));
+  EXPECT_EQ(Nccl().aborted, 2);
+  EXPECT_THAT(
+      names_.begun,
+      testing::Contains(HasSubstr("NCCL: a message of pp, tag 7 with rank 0")));
+  EXPECT_EQ(names_.open, 0);
+  EXPECT_TRUE(device_->status().ok()) << "the kernels have ended";
+  EXPECT_EQ((*wire)->Sync(*stream_).code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(NcclWireTest, ARankThatGivesUpAbortsAllAndSaysWhyEverAfter) {
+  const auto job = Job(0);
+  auto wire = job->OpenWire(Options(0));
+  ASSERT_TRUE(wire.ok());
+  const absl::Status why = absl::DataLossError("the data file is short");
+  job->GiveUp(why);
+  EXPECT_THAT(Nccl().aborts_in_group, ElementsAre(2));
+  EXPECT_EQ((*wire)->Sync(*stream_), why);
+  job->GiveUp(absl::InternalError("later"));
+  EXPECT_EQ((*wire)->Sync(*stream_), why);
+}
+
+TEST_F(NcclWireTest, AnAbortThatDoesNotComeBackFailsTheDeviceAndNothingWaits) {
+  const auto job = Job(0, /*timeout_ms=*/50);
+  auto wire = job->OpenWire(Options(0));
+  ASSERT_TRUE(wire.ok());
+  const kernels::OwnedBuffer memory = Memory();
+  const Transfer send{Transfer::Kind::kSend, In(memory), 1};
+  const auto sent = (*wire)->Begin({&send, 1}, 7, *stream_);
+  ASSERT_TRUE(sent.ok());
+  ASSERT_TRUE((*wire)->End(*sent, *stream_).ok());
+  kernels::Fake().stuck = true;
+  Nccl().abort_hangs = true;
+  device_->SetWaitLimit(std::chrono::milliseconds(50));
+  const auto start = std::chrono::steady_clock::now();
+  job->GiveUp(absl::UnavailableError("a peer is gone"));
+  EXPECT_THAT(std::string(device_->status().message()),
+              HasSubstr("NCCL's communicators did not end within 50 ms"));
+  wire->reset();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(8));
+  EXPECT_GE(kernels::Fake().ends_without_teardown, 1);
+  EXPECT_GT(kernels::Fake().streams, 2) << "the lanes' streams are left";
+  // Here the process would end. The books of the test:
+  Nccl().abort_hangs = false;
+  while (Nccl().aborted < 2) std::this_thread::yield();
+  kernels::Fake().stuck = false;
+  left_behind_ = true;
+}
+
+TEST_F(NcclWireTest, AnAbortThatNcclRefusesFailsTheDevice) {
+  const auto job = Job(0);
+  auto wire = job->OpenWire(Options(0));
+  ASSERT_TRUE(wire.ok());
+  Nccl().abort_result = 1;  // ncclUnhandledCudaError
+  job->GiveUp(absl::UnavailableError("a peer is gone"));
+  EXPECT_THAT(std::string(device_->status().message()),
+              HasSubstr("ending NCCL's communicators: an error of the fake"));
+}
+
+TEST_F(NcclWireTest, WhoCannotLeaveInTimeAborts) {
+  const auto job = Job(0, /*timeout_ms=*/30);
+  auto wire = job->OpenWire(Options(0));
+  ASSERT_TRUE(wire.ok());
+  Nccl().finalizes = false;
+  wire->reset();
+  EXPECT_EQ(Nccl().destroyed, 0);
+  EXPECT_THAT(Nccl().aborts_in_group, ElementsAre(2));
+  EXPECT_THAT(names_.begun, testing::Contains(HasSubstr("NCCL: leaving pp")));
+  EXPECT_EQ(names_.open, 0);
+}
+
+TEST_F(NcclWireTest, AGatherOfMoreRanksThanAGroupTakesIsSeveralGroups) {
+  const auto job = Job(0);
+  auto wire = job->OpenWire({.name = "dp", .rank = 0, .size = 5000, .id = id_});
+  ASSERT_TRUE(wire.ok());
+  const kernels::OwnedBuffer all = Memory();
+  const std::vector<int64_t> first(5000, 0), count(5000, 1);
+  Nccl().groups = 0;
+  EXPECT_TRUE((*wire)->AllGatherV(In(all), first, count, *stream_).ok());
+  EXPECT_EQ(Nccl().groups, 3);
+  EXPECT_EQ(Nccl().calls.size(), 5000u);
+  device_->Sync(*stream_);
+}
+
+TEST_F(NcclWireTest, MoreMessagesAtOnceThanAGroupTakesAreRefused) {
+  const auto job = Job(0);
+  auto wire = job->OpenWire({.name = "dp", .rank = 0, .size = 5000, .id = id_});
+  ASSERT_TRUE(wire.ok());
+  const kernels::OwnedBuffer memory = Memory();
+  Nccl().calls.clear();
+  const std::vector<Transfer> most(2048,
+                                   {Transfer::Kind::kSend, In(memory), 1});
+  const auto begun = (*wire)->Begin(most, DeviceWire::kGroup, *stream_);
+  ASSERT_TRUE(begun.ok()) << begun.status();
+  EXPECT_TRUE((*wire)->End(*begun, *stream_).ok());
+  const std::vector<Transfer> more(2049, most[0]);
+  const absl::Status refused =
+      (*wire)->Begin(more, DeviceWire::kGroup, *stream_).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()),
+              AllOf(HasSubstr("2049 messages at once in dp, of 5000 ranks"),
+                    HasSubstr("NCCL takes 2048")));
+  EXPECT_EQ(Nccl().calls.size(), 2048u);
   device_->Sync(*stream_);
 }
 
