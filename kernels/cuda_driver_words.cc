@@ -35,9 +35,18 @@ absl::Status ExplainCudaCount(const std::string& host, int driver, int runtime,
             ? std::string()
             : absl::StrFormat(" (CUDA_VISIBLE_DEVICES is '%s')", visible)));
   }
+  if (error == CudaCountError::kStubLibrary) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "libcuda.so.1 on %s is the CUDA toolkit's stub, which is for linking: "
+        "take its folder off LD_LIBRARY_PATH, or use device = cpu where there "
+        "is no driver",
+        host));
+  }
   if (error != CudaCountError::kNone) {
     return absl::FailedPreconditionError(absl::StrFormat(
-        "asking the NVIDIA driver on %s for its GPUs: %s", host, words));
+        "asking the NVIDIA driver on %s for its GPUs: %s; see whether "
+        "nvidia-smi works there, or use device = cpu",
+        host, words));
   }
   return absl::OkStatus();
 }

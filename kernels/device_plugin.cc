@@ -3,10 +3,16 @@
 #include "kernels/device_plugin.h"
 
 #include <dlfcn.h>
+#include <elf.h>
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
+#include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -34,6 +40,56 @@ std::vector<std::string> Folders() {
   return {program, program + "/../lib"};
 }
 
+class OpenFile {
+ public:
+  explicit OpenFile(const std::string& path)
+      : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {}
+  ~OpenFile() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+
+  // Bytes of a regular file; 0 of anything else.
+  uint64_t size() const {
+    struct stat about = {};
+    return fd_ >= 0 && ::fstat(fd_, &about) == 0 && S_ISREG(about.st_mode)
+               ? static_cast<uint64_t>(about.st_size)
+               : 0;
+  }
+  template <typename T>
+  bool ReadAt(uint64_t offset, T& value) const {
+    return ::pread(fd_, &value, sizeof value, static_cast<off_t>(offset)) ==
+           static_cast<ssize_t>(sizeof value);
+  }
+
+ private:
+  const int fd_;
+};
+
+// The loader maps a library whose end is missing, a copy cut short, and the
+// process dies with SIGBUS when it is touched. Whatever else may be wrong with
+// the file the loader says itself.
+absl::Status CheckWhole(const std::string& path) {
+  const OpenFile file(path);
+  Elf64_Ehdr header;
+  if (!file.ReadAt(0, header) ||
+      std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 ||
+      header.e_ident[EI_CLASS] != ELFCLASS64) {
+    return absl::OkStatus();
+  }
+  uint64_t end = header.e_shoff + uint64_t{header.e_shnum} * header.e_shentsize;
+  for (uint64_t i = 0; i < header.e_phnum; ++i) {
+    Elf64_Phdr segment;
+    if (!file.ReadAt(header.e_phoff + i * header.e_phentsize, segment)) break;
+    end = std::max(end, segment.p_offset + segment.p_filesz);
+  }
+  if (file.size() >= end) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "%s is cut short: it has %d bytes of at least %d; copy it again", path,
+      file.size(), end));
+}
+
 absl::StatusOr<std::unique_ptr<DevicePlugin>> Load(const std::string& name) {
   const std::string file = "libholdfast_" + name + ".so";
   const std::vector<std::string> folders = Folders();
@@ -50,6 +106,8 @@ absl::StatusOr<std::unique_ptr<DevicePlugin>> Load(const std::string& name) {
         "option HOLDFAST_CUDA) or use device = cpu",
         name, file, absl::StrJoin(folders, " or ")));
   }
+  const absl::Status whole = CheckWhole(path);
+  if (!whole.ok()) return whole;
   // Now, so that what is missing is found here; local, because the program and
   // the plug-in hold copies of the same functions.
   void* const handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);

@@ -91,7 +91,8 @@ class DevicePlugin {
 
 // kFailedPrecondition says in one line what is wrong: there is no such plug-in,
 // with the places looked at; it cannot be loaded, in the loader's words (a
-// missing library of CUDA's is named there); it is of another build. Loads once
+// missing library of CUDA's is named there); its end is missing; it is of
+// another build. Loads once
 // for each name; later calls return the same object.
 absl::StatusOr<DevicePlugin*> LoadDevicePlugin(std::string_view name);
 

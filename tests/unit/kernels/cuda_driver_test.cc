@@ -46,7 +46,15 @@ TEST(CudaDriverTest, ADriverWithoutGpusNamesTheVariableThatHidesThem) {
 
 TEST(CudaDriverTest, OtherErrorsKeepTheLibrarysWords) {
   EXPECT_EQ(Explained(13000, CudaCountError::kOther, 0),
-            "asking the NVIDIA driver on node7 for its GPUs: some words");
+            "asking the NVIDIA driver on node7 for its GPUs: some words; see "
+            "whether nvidia-smi works there, or use device = cpu");
+}
+
+TEST(CudaDriverTest, TheToolkitsStubIsNoDriver) {
+  EXPECT_EQ(Explained(0, CudaCountError::kStubLibrary, 0),
+            "libcuda.so.1 on node7 is the CUDA toolkit's stub, which is for "
+            "linking: take its folder off LD_LIBRARY_PATH, or use device = cpu "
+            "where there is no driver");
 }
 
 TEST(CudaDriverTest, ACountIsFine) {

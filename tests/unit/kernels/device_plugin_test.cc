@@ -2,7 +2,11 @@
 
 #include "kernels/device_plugin.h"
 
+#include <unistd.h>
+
+#include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <string>
 
 #include "gmock/gmock.h"
@@ -113,6 +117,32 @@ TEST(CudaPluginTest, LoadsAndSaysWhatThisMachineHas) {
   EXPECT_EQ((*cuda)->DeviceCount().status(), driver.status());
 }
 #endif
+
+TEST_F(DevicePluginTest, OneThatWasCutShortIsRefusedBeforeTheLoaderMapsIt) {
+  const std::string whole =
+      HOLDFAST_BIN_DIR "/../test-plugins/libholdfast_test_good.so";
+  const std::filesystem::path folder =
+      std::filesystem::path(::testing::TempDir()) /
+      ("cut_plugin_" + std::to_string(::getpid()));
+  std::filesystem::create_directory(folder);
+  const std::filesystem::path cut = folder / "libholdfast_test_cut.so";
+  ::setenv("HOLDFAST_PLUGIN_DIR", folder.c_str(), 1);
+  const uint64_t bytes = std::filesystem::file_size(whole);
+  for (const uint64_t left :
+       {uint64_t{0}, uint64_t{100}, bytes / 2, bytes - 1}) {
+    std::filesystem::copy_file(
+        whole, cut, std::filesystem::copy_options::overwrite_existing);
+    std::filesystem::resize_file(cut, left);
+    const absl::Status status = LoadDevicePlugin("test_cut").status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(cut.string()));
+    if (left < 1000) continue;  // the loader's own words
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("is cut short: it has " + std::to_string(left)),
+                      HasSubstr("copy it again")));
+  }
+  std::filesystem::remove_all(folder);
+}
 
 }  // namespace
 }  // namespace holdfast::kernels
