@@ -344,12 +344,10 @@ TEST_F(CudaWaitTest, MemoryThatAHangingGpuMayUseIsNeitherFreedNorUnpinned) {
   // balance.
   Fake().registered.clear();
   std::free(data);
-  cudaFree(Fake().device_memory.begin()->first);
   stream_.reset();
   device_.reset();
   EXPECT_EQ(Fake().streams, 2) << "its own, and the one that hangs";
-  Fake().streams = 0;
-  Fake().events = 0;
+  Fake().TakeBackTheRest();
 }
 
 TEST_F(CudaWaitTest, AStreamThatHangsIsLeftWithItsScratch) {
@@ -361,10 +359,8 @@ TEST_F(CudaWaitTest, AStreamThatHangsIsLeftWithItsScratch) {
   EXPECT_THAT(Error(), HasSubstr("was not over after"));
   EXPECT_EQ(Fake().device_memory.size(), 1u);
   EXPECT_EQ(Fake().streams, 2);
-  cudaFree(Fake().device_memory.begin()->first);
   device_.reset();
-  Fake().streams = 0;
-  Fake().events = 0;
+  Fake().TakeBackTheRest();
 }
 
 TEST_F(CudaWaitTest, AGpuThatEndsAfterItsFailureGetsEverythingBack) {

@@ -109,6 +109,16 @@ void ResetFake() {
   last_error = cudaSuccess;
 }
 
+void FakeCudart::TakeBackTheRest() {
+  stuck = false;
+  while (!device_memory.empty()) TakeBack(device_memory.begin()->first);
+  for (const cudaEvent_t event : open_events) delete event;
+  for (const cudaStream_t stream : open_streams) delete stream;
+  open_events.clear();
+  open_streams.clear();
+  streams = events = 0;
+}
+
 void FakeCudart::Enqueue(cudaStream_t stream, std::function<void()> work) {
   stream->queue.push_back(std::move(work));
 }
@@ -247,6 +257,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes,
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
   EXPECT_EQ(flags, static_cast<unsigned>(cudaStreamNonBlocking));
   *stream = new CUstream_st;
+  Fake().open_streams.insert(*stream);
   ++Fake().streams;
   return cudaSuccess;
 }
@@ -268,6 +279,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   EXPECT_TRUE(stream->queue.empty()) << "a stream goes with work left";
   // Events may still ask it how far it had come.
   holdfast::kernels::gone.emplace_back(stream);
+  Fake().open_streams.erase(stream);
   --Fake().streams;
   return cudaSuccess;
 }
@@ -283,11 +295,13 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
     return Return(error);
   }
   *event = new CUevent_st;
+  Fake().open_events.insert(*event);
   ++Fake().events;
   ++Fake().events_made;
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  Fake().open_events.erase(event);
   delete event;
   --Fake().events;
   return cudaSuccess;

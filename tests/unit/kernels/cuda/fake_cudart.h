@@ -44,6 +44,13 @@ struct FakeCudart {
   std::vector<int> current;  // Every device made current.
   int ends_without_teardown = 0;
 
+  std::set<cudaStream_t> open_streams;
+  std::set<cudaEvent_t> open_events;
+
+  // The end of the process: gives back what a device has left behind, device
+  // memory, streams and events. The heap's, if registered, is the test's.
+  void TakeBackTheRest();
+
   // Enqueues work on a stream, as a kernel launch does.
   void Enqueue(cudaStream_t stream, std::function<void()> work);
 };

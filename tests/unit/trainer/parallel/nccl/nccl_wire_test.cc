@@ -55,13 +55,7 @@ class NcclWireTest : public testing::Test {
   void TearDown() override {
     stream_.reset();
     device_.reset();
-    if (left_behind_) {
-      kernels::FakeCudart& fake = kernels::Fake();
-      fake.streams = fake.events = 0;
-      while (!fake.device_memory.empty()) {
-        cudaFree(fake.device_memory.begin()->first);
-      }
-    }
+    if (left_behind_) kernels::Fake().TakeBackTheRest();
     kernels::ResetFake();
     ResetNccl();
   }
