@@ -17,6 +17,7 @@
 
 #include "absl/strings/str_format.h"
 #include "ckpt/base/status_macros.h"
+#include "ckpt/base/sync_dir.h"
 #include "ckpt/storage/errno_status.h"
 #include "ckpt/storage/names.h"
 
@@ -157,10 +158,8 @@ absl::Status PosixTree::MakeDir(std::string_view name) {
 
 absl::Status PosixTree::SyncDir(std::string_view name) {
   HF_ASSIGN_OR_RETURN(const Fd fd, OpenDir(name, "open directory"));
-  if (Retry([&] { return ::fsync(fd.get()); }) != 0) {
-    return Fail(errno, "sync directory", name);
-  }
-  return absl::OkStatus();
+  const int error = SyncDirFd(fd.get());
+  return error == 0 ? absl::OkStatus() : Fail(error, "sync directory", name);
 }
 
 absl::Status PosixTree::Rename(std::string_view from, std::string_view to) {
@@ -343,10 +342,10 @@ absl::Status PosixTree::PutIfAbsent(std::string_view name,
     return absl::UnknownError(absl::StrFormat("%s may exist or not: %s",
                                               PathOf(name), failed.message()));
   }
-  if (Retry([&] { return ::fsync(dir.get()); }) != 0) {
+  if (error = SyncDirFd(dir.get()); error != 0) {
     return absl::UnknownError(absl::StrFormat(
         "%s exists, but may not survive a power cut: %s", PathOf(name),
-        Fail(errno, "sync directory", split.parent).message()));
+        Fail(error, "sync directory", split.parent).message()));
   }
   return absl::OkStatus();
 }

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_format.h"
 #include "ckpt/base/status_macros.h"
+#include "ckpt/base/sync_dir.h"
 #include "ckpt/storage/errno_status.h"
 #include "tools/convert/foreign_files.h"
 #include "tools/convert/out_file.h"
@@ -90,7 +91,8 @@ absl::Status PartialDirectory::WriteFile(const std::string& name,
 }
 
 absl::Status PartialDirectory::Publish() {
-  if (::fsync(fd_.get()) != 0) return ErrnoStatus(errno, "syncing", path());
+  const int error = ckpt::SyncDirFd(fd_.get());
+  if (error != 0) return ErrnoStatus(error, "syncing", path());
   return place_.PublishDirectory(fd_);
 }
 

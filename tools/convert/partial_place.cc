@@ -14,6 +14,7 @@
 #include <filesystem>
 
 #include "absl/strings/str_format.h"
+#include "ckpt/base/sync_dir.h"
 #include "ckpt/storage/errno_status.h"
 #include "tools/common/text.h"
 
@@ -99,10 +100,9 @@ absl::Status PartialPlace::Publish(Rename without_flags, ckpt::Fd& held) const {
   }
   if (error != 0) return ErrnoStatus(error, "naming", out_);
   held.Reset();
-  if (::fsync(parent()) != 0) {
-    return ErrnoStatus(errno, "syncing what holds", out_);
-  }
-  return absl::OkStatus();
+  error = ckpt::SyncDirFd(parent());
+  return error == 0 ? absl::OkStatus()
+                    : ErrnoStatus(error, "syncing what holds", out_);
 }
 
 absl::Status PartialPlace::PublishFile(ckpt::Fd& held) const {

@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "ckpt/base/check.h"
 #include "ckpt/base/status_macros.h"
+#include "ckpt/base/sync_dir.h"
 #include "trainer/data/little_endian.h"
 #include "trainer/data/mask_format.h"
 
@@ -50,7 +51,7 @@ std::string DirectoryOf(const std::string& path) {
 absl::Status SyncDirectory(const std::string& directory) {
   const int fd = open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return Failed("opening directory", directory, errno);
-  const int error = fsync(fd) == 0 ? 0 : errno;
+  const int error = ckpt::SyncDirFd(fd);
   close(fd);
   return error == 0 ? absl::OkStatus()
                     : Failed("syncing directory", directory, error);

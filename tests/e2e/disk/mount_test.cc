@@ -21,6 +21,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "ckpt/base/clock.h"
+#include "ckpt/base/sync_dir.h"
 #include "ckpt/storage/fd.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/disk/saver_job.h"
@@ -124,6 +125,20 @@ TEST_P(MountTest, AShutdownLosesWhatWasNotSynced) {
   struct stat lost;
   EXPECT_TRUE(::stat((fs_->path() + "/lost").c_str(), &lost) != 0 ||
               lost.st_size == 0);
+}
+
+// XFS says yes to the sync of a directory whose names it has just lost.
+TEST_P(MountTest, NamesThatAShutdownLostAreNotReportedAsSynced) {
+  const ckpt::Fd dir(
+      ::open(fs_->path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  ckpt::Fd file(
+      ::openat(dir.get(), "before", O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+  ASSERT_EQ(::fsync(file.get()), 0);
+  file.Reset();
+  ASSERT_EQ(ckpt::SyncDirFd(dir.get()), 0);
+  ASSERT_EQ(::renameat(dir.get(), "before", dir.get(), "after"), 0);
+  ASSERT_TRUE(fs_->Shutdown().ok());
+  EXPECT_NE(ckpt::SyncDirFd(dir.get()), 0);
 }
 
 TEST_P(MountTest, ACutAtAnyMomentLosesNothingThatWasReported) {
