@@ -128,17 +128,29 @@ absl::Status CheckGpuMemory(const RunDevice& device, const MemoryPlan& plan,
   }
   return absl::ResourceExhaustedError(absl::StrFormat(
       "rank %d needs %.2f GB (weights %.2f, gradients %.2f, optimizer %.2f, "
-      "partial sums %.2f, activations %.2f, buffers %.2f) and %.2f GB for "
-      "kernels and libraries, GPU %d of %s (%s) has %.2f of %.2f GB free for "
-      "%d ranks; use "
+      "partial sums %.2f, activations %.2f, buffers %.2f, communication %.2f) "
+      "and %.2f GB for kernels and libraries, GPU %d of %s (%s) has %.2f of "
+      "%.2f GB free for %d ranks; use "
       "more GPUs, a smaller "
       "batch.micro_seqs or a smaller model",
       rank, plan.total() / 1e9, plan.weights / 1e9, plan.gradients / 1e9,
       plan.optimizer / 1e9, plan.live_sums / 1e9, plan.activations / 1e9,
-      plan.buffers / 1e9, beside / 1e9, device.info.ordinal, host,
-      device.info.name, static_cast<double>(device.info.bytes_free) / 1e9,
+      plan.buffers / 1e9, plan.communication / 1e9, beside / 1e9,
+      device.info.ordinal, host, device.info.name,
+      static_cast<double>(device.info.bytes_free) / 1e9,
       static_cast<double>(device.info.bytes_total) / 1e9,
       device.ranks_sharing));
+}
+
+absl::Status CheckPinnedMemory(int64_t pinned, int64_t available, int rank,
+                               const std::string& host) {
+  if (available <= 0 || pinned <= available) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrFormat(
+      "rank %d shares its GPU, so what it exchanges goes through %.2f GB of "
+      "pinned memory of %s, which has %.2f GB free for it; give each rank a "
+      "GPU "
+      "of its own, or use fewer ranks a host",
+      rank, pinned / 1e9, host, available / 1e9));
 }
 
 absl::StatusOr<int64_t> GpuBytesTaken(const RunDevice& device) {

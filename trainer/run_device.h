@@ -59,14 +59,20 @@ absl::StatusOr<std::unique_ptr<DeviceMesh>> OpenRunMesh(
     const std::string& host, int64_t timeout_s, Heartbeat* heartbeat);
 
 // What libraries and kernels take beside the plan, of each rank: cuBLASLt's
-// workspace, NCCL's buffers, scratch of kernels but attention's, which the plan
-// has apart (MemoryPlan::gpu_scratch).
+// workspace, code that is loaded late, scratch of kernels but attention's,
+// which the plan has apart (MemoryPlan::gpu_scratch).
 inline constexpr int64_t kGpuReserveBytes = int64_t{512} << 20;
 
 // OK when a rank's plan, its kernels' scratch and the reserve fit in its share
 // of the GPU's free memory. Before any rank allocates.
 absl::Status CheckGpuMemory(const RunDevice& device, const MemoryPlan& plan,
                             int rank, const std::string& host);
+
+// OK when what a rank's messages take of the host's memory on the way between
+// processes that share a GPU (StepRunner::PlanPinned) fits in its share of what
+// is free; `available` <= 0: unknown.
+absl::Status CheckPinnedMemory(int64_t pinned, int64_t available, int rank,
+                               const std::string& host);
 
 // What has gone from the GPU's free memory since it was opened, whoever took
 // it.

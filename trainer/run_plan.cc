@@ -6,6 +6,7 @@
 
 #include "ckpt/base/status_macros.h"
 #include "trainer/model/tensor_table.h"
+#include "trainer/parallel/communication_memory.h"
 #include "trainer/plan/figures.h"
 #include "trainer/step.h"
 
@@ -72,6 +73,7 @@ absl::StatusOr<RunPlan> PlanRun(const Config& config) {
   options.numerics = config.numerics;
   options.batch = config.batch;
   options.layout = layout.get();
+  options.plan_for_gpu = config.device == DeviceChoice::kCuda;
   for (int pp = 0; pp < plan.mesh.pp; ++pp) {
     StagePlan stage;
     for (const ckpt::LayerChunk& chunk : layout->options().stages[pp]) {
@@ -85,8 +87,13 @@ absl::StatusOr<RunPlan> PlanRun(const Config& config) {
     for (int dp = 0; dp < plan.mesh.dp; ++dp) {
       const ckpt::Rank rank = ckpt::RankAt(
           plan.mesh, {.tp = 0, .cp = 0, .ep = 0, .dp = dp, .pp = pp});
-      HF_ASSIGN_OR_RETURN(const MemoryPlan memory,
+      HF_ASSIGN_OR_RETURN(MemoryPlan memory,
                           StepRunner::PlanMemory(options, rank));
+      if (config.device == DeviceChoice::kCuda) {
+        memory.communication =
+            PlanNcclMemory(plan.mesh, rank, kGpusPerHost).device();
+        memory.buffers += memory.gpu_scratch;
+      }
       if (memory.total() > stage.memory.total()) stage.memory = memory;
     }
     plan.stages.push_back(stage);

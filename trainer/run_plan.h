@@ -1,5 +1,8 @@
 // trainer/run_plan.h: what a configuration will need and take, before it runs.
 //
+// For device = cuda every rank is taken to have a GPU of its own, eight to a
+// host.
+//
 // Pure: nothing is opened, allocated or started. `holdfast plan` prints it,
 // `train` checks its memory against the machine, and a test holds it to what a
 // run really allocates.

@@ -22,6 +22,7 @@
 #include "kernels/elementwise.h"
 #include "trainer/fingerprint.h"
 #include "trainer/matmul_speed.h"
+#include "trainer/parallel/communication_memory.h"
 #include "trainer/parallel/job.h"
 #include "trainer/process_memory.h"
 #include "trainer/run_plan.h"
@@ -151,14 +152,26 @@ StepOptions StepOptionsOf(TrainRun& run, const TrainEnv& env) {
 // Before any rank allocates: what is free is for all ranks of the host.
 absl::Status PlanMemory(TrainRun& run, const TrainEnv& env) {
   const StepOptions options = StepOptionsOf(run, env);
-  HF_ASSIGN_OR_RETURN(
-      const MemoryPlan plan,
-      StepRunner::PlanMemory(options, ckpt::Rank{env.world->rank()}));
-  run.memory_planned_bytes = plan.total();
-  if (run.device.on_gpu()) {
-    return CheckGpuMemory(run.device, plan, env.world->rank(), env.host);
-  }
+  const ckpt::Rank rank{env.world->rank()};
+  HF_ASSIGN_OR_RETURN(MemoryPlan plan, StepRunner::PlanMemory(options, rank));
   const int64_t available = AvailableMemoryBytes();
+  if (run.device.on_gpu()) {
+    if (run.device_mesh != nullptr) {
+      plan.communication =
+          PlanNcclMemory(run.mesh, rank, env.ranks_on_host).device();
+    }
+    run.memory_planned_bytes = plan.total();
+    HF_RETURN_IF_ERROR(
+        CheckGpuMemory(run.device, plan, env.world->rank(), env.host));
+    if (run.device_mesh != nullptr || env.world->size() == 1) {
+      return absl::OkStatus();
+    }
+    HF_ASSIGN_OR_RETURN(const int64_t pinned,
+                        StepRunner::PlanPinned(options, rank));
+    return CheckPinnedMemory(pinned, available / env.ranks_on_host,
+                             env.world->rank(), env.host);
+  }
+  run.memory_planned_bytes = plan.total();
   if (available > 0 && plan.total() > available / env.ranks_on_host) {
     return absl::ResourceExhaustedError(absl::StrFormat(
         "rank %d needs %.2f GB (weights %.2f, gradients %.2f, optimizer %.2f, "

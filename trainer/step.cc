@@ -429,4 +429,10 @@ absl::StatusOr<MemoryPlan> StepRunner::PlanMemory(const StepOptions& options,
   return plan.memory;
 }
 
+absl::StatusOr<int64_t> StepRunner::PlanPinned(const StepOptions& options,
+                                               ckpt::Rank rank) {
+  HF_ASSIGN_OR_RETURN(const StepPlan plan, PlanStep(options, rank));
+  return PinnedBytes(plan, *options.layout);
+}
+
 }  // namespace holdfast::trainer

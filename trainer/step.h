@@ -82,6 +82,7 @@ struct StepOptions {
   const ckpt::TrainLayout* layout = nullptr;
   MeshCollectives* mesh = nullptr;
   kernels::Device* device = nullptr;
+  bool plan_for_gpu = false;  // Where a plan has no device to ask.
   const ckpt::Clock* clock = nullptr;
   // How device memory travels; null: by the host, over `mesh`.
   DeviceMesh* device_mesh = nullptr;
@@ -122,6 +123,12 @@ class StepRunner {
   // `device` and `clock` may be null.
   static absl::StatusOr<MemoryPlan> PlanMemory(const StepOptions& options,
                                                ckpt::Rank rank);
+
+  // What a rank's messages take of pinned memory where the host carries them
+  // from device to device (HostedMesh): about that, since the pools keep pieces
+  // that turned out too short. Pure, as above.
+  static absl::StatusOr<int64_t> PlanPinned(const StepOptions& options,
+                                            ckpt::Rank rank);
 
   // What Create has allocated. Equal to the plan.
   virtual MemoryPlan memory() const = 0;

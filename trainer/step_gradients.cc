@@ -71,6 +71,20 @@ int64_t GradientExchange::BufferBytes(const StepPlan& plan,
   return static_cast<int64_t>(bytes);
 }
 
+int64_t GradientExchange::MessageBytes(const StepPlan& plan,
+                                       const ckpt::TrainLayout& layout) {
+  const auto& pieces = plan.owner_join.pieces;
+  const auto own = std::count_if(
+      pieces.begin(), pieces.end(),
+      [&](const auto& piece) { return piece.member == plan.at.dp; });
+  const int64_t foreign = static_cast<int64_t>(pieces.size()) - own;
+  if (foreign == 0) return 0;
+  // Scratch is a chunk of every foreign piece; own ones go to every other.
+  const auto received =
+      static_cast<int64_t>(ScratchBytes(plan, OwnedRanges(layout, plan.at)));
+  return received + received / foreign * own * (layout.mesh().dp - 1);
+}
+
 absl::StatusOr<std::unique_ptr<GradientExchange>> GradientExchange::Create(
     DeviceMesh& mesh, const TrainState& state, const StepPlan& plan,
     kernels::Device& device, kernels::Stream& stream) {

@@ -36,6 +36,10 @@ class GradientExchange {
   static int64_t BufferBytes(const StepPlan& plan,
                              const ckpt::TrainLayout& layout);
 
+  // Of the messages of one exchange over DP, in and out; pure.
+  static int64_t MessageBytes(const StepPlan& plan,
+                              const ckpt::TrainLayout& layout);
+
   // All outlive the result.
   static absl::StatusOr<std::unique_ptr<GradientExchange>> Create(
       DeviceMesh& mesh, const TrainState& state, const StepPlan& plan,

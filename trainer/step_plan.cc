@@ -7,8 +7,10 @@
 #include "absl/strings/str_format.h"
 #include "ckpt/base/check.h"
 #include "ckpt/base/status_macros.h"
+#include "trainer/parallel/hosted_collectives.h"
 #include "trainer/schedule/one_f_one_b.h"
 #include "trainer/step_gradients.h"
+#include "trainer/step_weights.h"
 
 namespace holdfast::trainer {
 namespace {
@@ -108,6 +110,33 @@ std::vector<ElementRange> PartsOf(const TrainState& state,
   return parts;
 }
 
+int64_t PinnedBytes(const StepPlan& plan, const ckpt::TrainLayout& layout) {
+  const ckpt::Mesh& mesh = layout.mesh();
+  constexpr auto kWindow = static_cast<int64_t>(kHostedWindowBytes);
+  const int64_t stream = plan.stage.micro_seqs * plan.stage.model.seq_len *
+                         plan.stage.model.hidden;
+  int64_t bytes = 0;
+  if (mesh.tp > 1) {
+    bytes += std::min<int64_t>(kWindow, stream * sizeof(float));
+  }
+  if (mesh.dp > 1) {
+    bytes += kWindow + GradientExchange::MessageBytes(plan, layout);
+  }
+  if (mesh.pp == 1) return bytes;
+  const int64_t element = plan.state.weight_bytes;
+  // Two lanes to each neighbour.
+  const int neighbours = (plan.stage.first ? 0 : 1) + (plan.stage.last ? 0 : 1);
+  bytes += 2 * neighbours * Stage::kMessages * stream * element;
+  // A tied table's gradient in pieces, its weights at once.
+  const std::vector<ckpt::BlockRange> shares = TiedShares(layout, plan.at.tp);
+  if (!shares.empty() && (plan.stage.first || plan.stage.last)) {
+    bytes += GradientExchange::kTiedChunk * static_cast<int64_t>(sizeof(float));
+    bytes += shares[static_cast<size_t>(plan.at.dp)].count *
+             ckpt::kBlockElements * element;
+  }
+  return bytes;
+}
+
 absl::StatusOr<StepPlan> PlanStep(const StepOptions& options, ckpt::Rank rank) {
   const ckpt::TrainLayout& layout = *options.layout;
   const ckpt::Mesh& mesh = layout.mesh();
@@ -130,6 +159,8 @@ absl::StatusOr<StepPlan> PlanStep(const StepOptions& options, ckpt::Rank rank) {
       mesh.pp, plan.at.pp, static_cast<int>(plan.microbatches));
   if (options.device != nullptr) {
     plan.reduce_limits = ReduceLimits::For(*options.device->NewStream());
+  } else if (options.plan_for_gpu) {
+    plan.reduce_limits = ReduceLimits::OnGpu();
   }
 
   plan.state = TrainStateShape::Of(layout, plan.at);

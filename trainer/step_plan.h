@@ -43,8 +43,11 @@ struct StepPlan {
 std::vector<ElementRange> PartsOf(const TrainState& state,
                                   const StageOffsets& offsets);
 
-// For options.device, or the processor where that is null. Errors as
-// StepRunner::Create.
+// Of StepRunner::PlanPinned.
+int64_t PinnedBytes(const StepPlan& plan, const ckpt::TrainLayout& layout);
+
+// For options.device; where that is null, as options.plan_for_gpu says. Errors
+// as StepRunner::Create.
 absl::StatusOr<StepPlan> PlanStep(const StepOptions& options, ckpt::Rank rank);
 
 }  // namespace holdfast::trainer

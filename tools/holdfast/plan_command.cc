@@ -22,6 +22,7 @@ ordered_json ToJson(const trainer::MemoryPlan& memory) {
           {"live_sums", memory.live_sums},
           {"activations", memory.activations},
           {"buffers", memory.buffers},
+          {"communication", memory.communication},
           {"total", memory.total()}};
 }
 
@@ -61,16 +62,17 @@ void PrintText(const trainer::RunPlan& plan) {
   std::printf(
       "bytes of the fullest rank of each stage, in MB\n"
       "stage layers  in flight    weights  gradients  optimizer  part. sums  "
-      "activations    buffers      total\n");
+      "activations    buffers       comm.      total\n");
   for (size_t i = 0; i < plan.stages.size(); ++i) {
     const trainer::StagePlan& stage = plan.stages[i];
     const trainer::MemoryPlan& memory = stage.memory;
     std::printf(
-        "%5zu %6ld %10ld %10.1f %10.1f %10.1f %11.1f %12.1f %10.1f %10.1f\n", i,
-        static_cast<long>(stage.layers), static_cast<long>(stage.in_flight),
+        "%5zu %6ld %10ld %10.1f %10.1f %10.1f %11.1f %12.1f %10.1f %10.1f "
+        "%10.1f\n",
+        i, static_cast<long>(stage.layers), static_cast<long>(stage.in_flight),
         memory.weights / 1e6, memory.gradients / 1e6, memory.optimizer / 1e6,
         memory.live_sums / 1e6, memory.activations / 1e6, memory.buffers / 1e6,
-        memory.total() / 1e6);
+        memory.communication / 1e6, memory.total() / 1e6);
   }
 }
 

@@ -18,9 +18,13 @@ struct MemoryPlan {
   // What the model's kernels take besides where they run on a GPU; not in the
   // total.
   int64_t gpu_scratch = 0;
+  // Between GPUs: scratch of sums and NCCL's buffers, these an estimate. Not of
+  // the step's own memory (StepRunner), and 0 on a processor.
+  int64_t communication = 0;
 
   int64_t total() const {
-    return weights + gradients + optimizer + live_sums + activations + buffers;
+    return weights + gradients + optimizer + live_sums + activations + buffers +
+           communication;
   }
   friend bool operator==(const MemoryPlan&, const MemoryPlan&) = default;
 };

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "ckpt/base/status_macros.h"
 #include "kernels/device.h"
+#include "trainer/parallel/communication_memory.h"
 #include "trainer/parallel/device_collectives.h"
 #include "trainer/parallel/hosted_collectives.h"
 #include "trainer/parallel/mesh_collectives.h"
@@ -55,7 +56,7 @@ inline DeviceMesh HostedMesh(const MeshCollectives& mesh,
 inline absl::StatusOr<DeviceMesh> SharedMesh(
     const MeshCollectives& mesh, kernels::Device& device,
     size_t scratch_bytes = kWireScratchBytes) {
-  const size_t little = std::min(scratch_bytes, size_t{1} << 20);
+  const size_t little = std::min(scratch_bytes, kLittleScratchBytes);
   const auto over = [&](Collectives& host, size_t bytes) {
     return NewWireCollectives(NewSharedWire(host, device), device, bytes);
   };

@@ -11,13 +11,13 @@
 
 #include "absl/strings/str_format.h"
 #include "ckpt/base/status_macros.h"
+#include "trainer/parallel/communication_memory.h"
 
 namespace holdfast::trainer {
 namespace {
 
 // Apart from the tags of the step.
 constexpr int kIdTag = 2000;
-constexpr size_t kLittleScratch = size_t{1} << 20;
 
 // An id, or that its maker has none.
 struct Offer {
@@ -155,9 +155,9 @@ absl::StatusOr<DeviceMesh> OpenGpuMesh(const MeshCollectives& mesh,
     return NewWireCollectives(std::move(opened), device, scratch_bytes);
   };
   HF_ASSIGN_OR_RETURN(made.tp, open(*mesh.tp, "tp", {}, kWireScratchBytes));
-  HF_ASSIGN_OR_RETURN(made.dp, open(*mesh.dp, "dp", {}, kLittleScratch));
-  HF_ASSIGN_OR_RETURN(
-      made.pp, open(*mesh.pp, "pp", options.pipeline_tags, kLittleScratch));
+  HF_ASSIGN_OR_RETURN(made.dp, open(*mesh.dp, "dp", {}, kLittleScratchBytes));
+  HF_ASSIGN_OR_RETURN(made.pp, open(*mesh.pp, "pp", options.pipeline_tags,
+                                    kLittleScratchBytes));
   return made;
 }
 

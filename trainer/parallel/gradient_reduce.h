@@ -42,9 +42,10 @@ struct ReduceLimits {
 
   // Launches and messages cost a GPU more than a processor: larger chunks.
   static ReduceLimits For(const kernels::Stream& stream) {
-    return stream.immediate() ? ReduceLimits{}
-                              : ReduceLimits{.scratch_bytes = size_t{64} << 20,
-                                             .chunk_elements = 4'194'304};
+    return stream.immediate() ? ReduceLimits{} : OnGpu();
+  }
+  static ReduceLimits OnGpu() {
+    return {.scratch_bytes = size_t{64} << 20, .chunk_elements = 4'194'304};
   }
 };
 

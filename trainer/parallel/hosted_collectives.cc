@@ -85,7 +85,7 @@ class OpenCollectives final : public DeviceCollectives {
 class StagedCollectives final : public DeviceCollectives {
  public:
   // Bytes of a reduction or gather that are on the host at once.
-  static constexpr size_t kWindowBytes = size_t{8} << 20;
+  static constexpr size_t kWindowBytes = kHostedWindowBytes;
 
   StagedCollectives(Collectives& host, Device& device)
       : host_(host), device_(device), pool_(device) {}

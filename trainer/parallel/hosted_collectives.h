@@ -11,6 +11,7 @@
 #ifndef HOLDFAST_TRAINER_PARALLEL_HOSTED_COLLECTIVES_H_
 #define HOLDFAST_TRAINER_PARALLEL_HOSTED_COLLECTIVES_H_
 
+#include <cstddef>
 #include <memory>
 
 #include "kernels/device.h"
@@ -18,6 +19,9 @@
 #include "trainer/parallel/device_collectives.h"
 
 namespace holdfast::trainer {
+
+// Bytes of a reduction or gather that are in pinned memory at once.
+inline constexpr size_t kHostedWindowBytes = size_t{8} << 20;
 
 // Both outlive the result.
 std::unique_ptr<DeviceCollectives> NewHostedCollectives(

@@ -27,6 +27,7 @@
 #include "kernels/cuda_driver.h"
 #include "kernels/cuda_wait.h"
 #include "kernels/plugin_build.h"
+#include "trainer/parallel/communication_memory.h"
 
 namespace holdfast::trainer {
 namespace {
@@ -42,9 +43,6 @@ using std::chrono::milliseconds;
 // What NCCL gets to abort or to finish before it is left behind; no more than
 // for anything else.
 constexpr auto kAbortTimeout = milliseconds(10'000);
-// Streaming multiprocessors that the messages of one lane may take: they run
-// beside the model's kernels.
-constexpr int kLaneCtas = 4;
 // Operations remembered for naming a wait.
 constexpr size_t kRememberedMax = 64;
 // Of one group: NVIDIA's number (NCCL user guide, group calls), which releases
@@ -247,7 +245,7 @@ absl::Status Job::Open(Channel& channel, int size, int rank, const NcclId& id,
   std::memcpy(&unique, id.data(), sizeof(unique));
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  if (max_ctas > 0) config.maxCTAs = max_ctas;
+  config.maxCTAs = max_ctas;
   const ncclResult_t result =
       ncclCommInitRankConfig(&channel.comm, size, unique, rank, &config);
   channels_.push_back(&channel);
@@ -400,7 +398,8 @@ class Wire final : public NcclWire {
 absl::Status Wire::Open(const NcclJob::WireOptions& options) {
   if (size_ == 1) return absl::OkStatus();
   group_.name = options.name;
-  HF_RETURN_IF_ERROR(job_.Open(group_, size_, rank_, options.id, 0));
+  HF_RETURN_IF_ERROR(
+      job_.Open(group_, size_, rank_, options.id, kNcclGroupCtas));
   for (const NcclJob::Lane& lane : options.lanes) {
     Lane& made = lanes_.emplace_back();
     made.peer = lane.peer;
@@ -408,7 +407,7 @@ absl::Status Wire::Open(const NcclJob::WireOptions& options) {
     made.channel.name = absl::StrFormat("%s, tag %d with rank %d", options.name,
                                         lane.tag, lane.peer);
     HF_RETURN_IF_ERROR(job_.Open(made.channel, 2, rank_ < lane.peer ? 0 : 1,
-                                 lane.id, kLaneCtas));
+                                 lane.id, kNcclLaneCtas));
   }
   return absl::OkStatus();
 }

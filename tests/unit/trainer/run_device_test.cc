@@ -80,6 +80,29 @@ TEST(RunDeviceTest, APlanMustFitInTheRanksShareOfTheFreeMemory) {
                       "free for 4 ranks")));
 }
 
+TEST(RunDeviceTest, CommunicationCountsAndIsNamed) {
+  RunDevice device = Gpu("0000:3b:00.0");
+  MemoryPlan plan;
+  plan.weights = 120'000'000'000 - kGpuReserveBytes - 3'000'000'000;
+  EXPECT_TRUE(CheckGpuMemory(device, plan, 0, "node7").ok());
+  plan.communication = 3'010'000'000;
+  EXPECT_THAT(
+      std::string(CheckGpuMemory(device, plan, 0, "node7").message()),
+      HasSubstr("communication 3.01) and 0.54 GB for kernels and libraries"));
+}
+
+TEST(RunDeviceTest, MessagesThroughTheHostMustFitInItsMemory) {
+  EXPECT_TRUE(CheckPinnedMemory(2'000'000'000, 2'000'000'000, 3, "n").ok());
+  EXPECT_TRUE(CheckPinnedMemory(2'000'000'000, 0, 3, "n").ok()) << "unknown";
+  const absl::Status status =
+      CheckPinnedMemory(2'010'000'000, 2'000'000'000, 3, "node7");
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("rank 3 shares its GPU"),
+                    HasSubstr("2.01 GB of pinned memory of node7, which has "
+                              "2.00 GB free")));
+}
+
 TEST(RunDeviceTest, SharingIsSaid) {
   RunDevice device = Gpu("0000:3b:00.0");
   EXPECT_EQ(DescribeDevice(device),

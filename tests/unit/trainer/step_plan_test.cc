@@ -3,11 +3,13 @@
 // the plan says is checked in every run of tests/support/step_rig.cc.
 
 #include <cmath>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/fake_device.h"
 #include "tests/support/step_rig.h"
 #include "trainer/step.h"
 
@@ -99,6 +101,89 @@ TEST(StepPlanTest, RefusesNumbersThatDoNotFitBeforeAnythingStarts) {
   options.invariant = false;
   options.mesh.dp = 9;
   EXPECT_THAT(refusal(options), HasSubstr("dp = 9 members share 8"));
+}
+
+// Counts the pinned memory that is taken.
+class Counting final : public kernels::Device {
+ public:
+  explicit Counting(std::unique_ptr<kernels::FakeDevice> below)
+      : below_(std::move(below)) {}
+
+  int64_t pinned() const { return pinned_; }
+
+  std::string_view name() const override { return below_->name(); }
+  absl::StatusOr<kernels::Buffer> Allocate(kernels::MemorySpace space,
+                                           size_t bytes) override {
+    if (space == kernels::MemorySpace::kPinned) {
+      pinned_ += static_cast<int64_t>(bytes);
+    }
+    return below_->Allocate(space, bytes);
+  }
+  void Free(const kernels::Buffer& buffer) override {
+    if (buffer.space == kernels::MemorySpace::kPinned) {
+      pinned_ -= static_cast<int64_t>(buffer.bytes);
+    }
+    below_->Free(buffer);
+  }
+  std::unique_ptr<kernels::Stream> NewStream() override {
+    return below_->NewStream();
+  }
+  void Copy(const kernels::Buffer& dst, const kernels::Buffer& src,
+            kernels::Stream& stream) override {
+    below_->Copy(dst, src, stream);
+  }
+  kernels::Event Record(kernels::Stream& stream) override {
+    return below_->Record(stream);
+  }
+  void WaitFor(kernels::Stream& stream, kernels::Event event) override {
+    below_->WaitFor(stream, event);
+  }
+  bool Query(kernels::Event event) override { return below_->Query(event); }
+  void Sync(kernels::Event event) override { below_->Sync(event); }
+  void Sync(kernels::Stream& stream) override { below_->Sync(stream); }
+  absl::Status status() const override { return below_->status(); }
+
+ private:
+  const std::unique_ptr<kernels::FakeDevice> below_;
+  int64_t pinned_ = 0;
+};
+
+TEST(StepPlanTest, PinnedMemoryOfMessagesIsAboutWhatWasPlanned) {
+  for (const ckpt::Mesh& mesh :
+       {ckpt::Mesh{.dp = 3}, ckpt::Mesh{.tp = 2, .pp = 2, .dp = 2}}) {
+    RunOptions options = Tiny();
+    options.model.tied = true;
+    options.model.vocab = 12'000;  // 1.2 MB of table, as a gradient.
+    options.global_seqs = 4;
+    options.mesh = mesh;
+    options.steps = 2;
+    std::vector<Counting*> devices(static_cast<size_t>(mesh.world()));
+    std::vector<int64_t> taken(devices.size()), planned(devices.size());
+    options.device = [&](int rank) -> std::unique_ptr<kernels::Device> {
+      auto fake = kernels::NewFakeDevice({.device_bytes = size_t{256} << 20});
+      EXPECT_TRUE(fake.ok());
+      auto device = std::make_unique<Counting>(*std::move(fake));
+      devices[static_cast<size_t>(rank)] = device.get();
+      return device;
+    };
+    const auto layout = tests::LayoutOf(options);
+    options.before_step = [&](int rank, int64_t step, StepRunner&) {
+      const auto index = static_cast<size_t>(rank);
+      if (step != 2) return;
+      taken[index] = devices[index]->pinned();
+      StepOptions step_options = StepOptionsOf(options, *layout);
+      step_options.plan_for_gpu = true;
+      planned[index] = *StepRunner::PlanPinned(step_options, ckpt::Rank{rank});
+    };
+    tests::TrainTiny(options);
+    for (size_t rank = 0; rank < taken.size(); ++rank) {
+      // With the stage's own pinned memory.
+      EXPECT_LE(taken[rank], planned[rank] + (1 << 20))
+          << ckpt::ToString(mesh) << " rank " << rank;
+      EXPECT_GE(taken[rank], planned[rank] / 2)
+          << ckpt::ToString(mesh) << " rank " << rank;
+    }
+  }
 }
 
 }  // namespace
