@@ -16,6 +16,7 @@
 #include "tools/common/text.h"
 #include "tools/convert/formats.h"
 #include "tools/convert/memory_share.h"
+#include "tools/convert/outside.h"
 #include "trainer/fault/exit_codes.h"
 
 namespace holdfast::tools {
@@ -36,6 +37,7 @@ absl::Status Export(const ExportOptions& options) {
   HF_ASSIGN_OR_RETURN(const auto source,
                       ckpt::CheckpointSource::Open(
                           options.checkpoint, share.source, ckpt::RealClock()));
+  HF_RETURN_IF_ERROR(CheckOutsideOf(*source, options.out));
   Progress::Options shown;
   shown.doing = "exporting";
   Progress progress(shown, ckpt::RealClock());

@@ -21,13 +21,13 @@
 #include "ckpt/convert/checkpoint_writer.h"
 #include "ckpt/convert/convert_plan.h"
 #include "ckpt/format/manifest_rules.h"
-#include "ckpt/session/run_files.h"
 #include "ckpt/storage/open_storage.h"
 #include "ckpt/storage/raw_speed.h"
 #include "tools/common/json_output.h"
 #include "tools/common/progress.h"
 #include "tools/common/stoppable.h"
 #include "tools/common/text.h"
+#include "tools/convert/outside.h"
 #include "tools/reshard/reshard_plan.h"
 #include "trainer/fault/exit_codes.h"
 #include "trainer/fault/signals.h"
@@ -51,30 +51,6 @@ struct Prepared {
   MemoryShare share;
 };
 
-// A result inside the checkpoint or the run that is read would change it.
-absl::Status CheckOutside(const ckpt::CheckpointSource& source,
-                          const std::string& out) {
-  namespace fs = std::filesystem;
-  HF_ASSIGN_OR_RETURN(const std::string text, ckpt::PathOfLocation(out));
-  std::error_code error;
-  fs::path from = fs::weakly_canonical(fs::absolute(source.path()), error);
-  if (error) return absl::OkStatus();  // not of this file system's names
-  const fs::path run = from.parent_path().parent_path();
-  if (from.parent_path().filename() == ckpt::kCheckpointsDir &&
-      fs::exists(run / ckpt::kRunIdName, error)) {
-    from = run;
-  }
-  const fs::path to = fs::weakly_canonical(fs::absolute(text), error);
-  if (error ||
-      std::mismatch(from.begin(), from.end(), to.begin(), to.end()).first !=
-          from.end()) {
-    return absl::OkStatus();
-  }
-  return absl::FailedPreconditionError(absl::StrFormat(
-      "--out %s is in %s, which is only read; name a directory outside it", out,
-      from.string()));
-}
-
 absl::StatusOr<Prepared> Prepare(const ReshardOptions& options) {
   const int processors =
       std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
@@ -86,7 +62,7 @@ absl::StatusOr<Prepared> Prepare(const ReshardOptions& options) {
   HF_ASSIGN_OR_RETURN(prepared.source,
                       ckpt::CheckpointSource::Open(
                           options.checkpoint, share.source, ckpt::RealClock()));
-  HF_RETURN_IF_ERROR(CheckOutside(*prepared.source, options.out));
+  HF_RETURN_IF_ERROR(CheckOutsideOf(*prepared.source, options.out));
   HF_ASSIGN_OR_RETURN(prepared.target,
                       TargetLayout(prepared.source->manifest(), options));
   prepared.share = share;

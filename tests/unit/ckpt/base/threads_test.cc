@@ -30,12 +30,15 @@ struct Seen {
   int ticks_elsewhere = 0;
 };
 
-// Workers share `pieces` pieces of a millisecond.
+// Workers share `pieces` pieces of a millisecond. None ends before the caller
+// ticks, which it does when all have been started: a thread that is over makes
+// room for another.
 Seen Work(size_t wanted, int pieces) {
   using std::chrono::milliseconds;
   Seen seen;
   std::mutex lock;
   std::atomic<int> next = 0;
+  std::atomic<bool> ticked = false;
   const auto caller = std::this_thread::get_id();
   RunWorkers({.purpose = "a test",
               .wanted = wanted,
@@ -43,6 +46,7 @@ Seen Work(size_t wanted, int pieces) {
               .tick =
                   [&] {
                     ++seen.ticks;
+                    ticked = true;
                     if (std::this_thread::get_id() != caller) {
                       ++seen.ticks_elsewhere;
                     }
@@ -53,7 +57,7 @@ Seen Work(size_t wanted, int pieces) {
                  seen.workers.insert(worker);
                  seen.threads.insert(std::this_thread::get_id());
                }
-               while (next++ < pieces) {
+               while (next++ < pieces || !ticked) {
                  std::this_thread::sleep_for(milliseconds(1));
                  turn();
                }
