@@ -14,8 +14,6 @@
 namespace holdfast::tests {
 namespace {
 
-using kernels::AttentionArgs;
-using kernels::AttentionBackwardArgs;
 using kernels::AttentionProblem;
 using kernels::AttentionShape;
 
@@ -40,39 +38,15 @@ struct OnItsDevice {
         lse(device, empty.lse),
         dqkv(device, empty.dqkv, offset) {}
 
-  AttentionArgs<T> Forward() {
-    const int64_t stride = problem.stride();
+  kernels::AttentionMatrices<T> Matrices() {
     return {.shape = problem.shape,
-            .q = qkv.data(),
-            .q_stride = stride,
-            .k = qkv.data() + problem.k_at(),
-            .k_stride = stride,
-            .v = qkv.data() + problem.v_at(),
-            .v_stride = stride,
+            .qkv = qkv.data(),
+            .stride = problem.stride(),
             .out = out.data(),
-            .out_stride = problem.out_stride(),
-            .lse = lse.data()};
-  }
-  AttentionBackwardArgs<T> Backward() {
-    const int64_t stride = problem.stride();
-    return {.shape = problem.shape,
-            .q = qkv.data(),
-            .q_stride = stride,
-            .k = qkv.data() + problem.k_at(),
-            .k_stride = stride,
-            .v = qkv.data() + problem.v_at(),
-            .v_stride = stride,
-            .out = out.data(),
+            .dout = dout.data(),
             .out_stride = problem.out_stride(),
             .lse = lse.data(),
-            .dout = dout.data(),
-            .dout_stride = problem.out_stride(),
-            .dq = dqkv.data(),
-            .dq_stride = stride,
-            .dk = dqkv.data() + problem.k_at(),
-            .dk_stride = stride,
-            .dv = dqkv.data() + problem.v_at(),
-            .dv_stride = stride};
+            .dqkv = dqkv.data()};
   }
   Results Get(kernels::Stream& stream) {
     return {.out = out.Get(stream),
@@ -96,16 +70,16 @@ class KernelsOnDevice_Attention : public OnDevice {
     const AttentionProblem<T> problem(shape, seed, padding);
     const auto stream = device().NewStream();
     OnItsDevice<T> there(device(), problem, problem.NoResults(), offset);
-    kernels::AttentionForward(*stream, there.Forward());
-    kernels::AttentionBackward(*stream, there.Backward());
+    kernels::AttentionForward(*stream, there.Matrices().Forward());
+    kernels::AttentionBackward(*stream, there.Matrices().Backward());
     const auto first = there.Get(*stream);
     ASSERT_TRUE(device().status().ok()) << device().status();
     const auto expected = problem.Expected();
     kernels::ExpectForwardNear(problem, first, expected);
     kernels::ExpectBackwardNear(problem, first, expected);
     // Again: the same bits.
-    kernels::AttentionForward(*stream, there.Forward());
-    kernels::AttentionBackward(*stream, there.Backward());
+    kernels::AttentionForward(*stream, there.Matrices().Forward());
+    kernels::AttentionBackward(*stream, there.Matrices().Backward());
     const auto second = there.Get(*stream);
     ExpectSameBits(second.out, first.out);
     ExpectSameBits(second.lse, first.lse);
@@ -128,45 +102,24 @@ class KernelsOnDevice_Attention : public OnDevice {
     DeviceArray<T> out(device(), static_cast<size_t>(rows * width));
     DeviceArray<T> dqkv(device(), static_cast<size_t>(rows * stride));
     DeviceArray<float> lse(device(), static_cast<size_t>(rows * shape.heads));
-    const int64_t v_at = width + shape.kv_heads * shape.head_dim;
-    const AttentionArgs<T> forward = {.shape = shape,
-                                      .q = qkv.data(),
-                                      .q_stride = stride,
-                                      .k = qkv.data() + width,
-                                      .k_stride = stride,
-                                      .v = qkv.data() + v_at,
-                                      .v_stride = stride,
-                                      .out = out.data(),
-                                      .out_stride = width,
-                                      .lse = lse.data()};
-    const AttentionBackwardArgs<T> backward = {.shape = shape,
-                                               .q = qkv.data(),
-                                               .q_stride = stride,
-                                               .k = qkv.data() + width,
-                                               .k_stride = stride,
-                                               .v = qkv.data() + v_at,
-                                               .v_stride = stride,
-                                               .out = out.data(),
-                                               .out_stride = width,
-                                               .lse = lse.data(),
-                                               .dout = dout.data(),
-                                               .dout_stride = width,
-                                               .dq = dqkv.data(),
-                                               .dq_stride = stride,
-                                               .dk = dqkv.data() + width,
-                                               .dk_stride = stride,
-                                               .dv = dqkv.data() + v_at,
-                                               .dv_stride = stride};
+    const kernels::AttentionMatrices<T> there = {.shape = shape,
+                                                 .qkv = qkv.data(),
+                                                 .stride = stride,
+                                                 .out = out.data(),
+                                                 .dout = dout.data(),
+                                                 .out_stride = width,
+                                                 .lse = lse.data(),
+                                                 .dqkv = dqkv.data()};
     const auto stream = device().NewStream();
     const double pairs = 0.5 * static_cast<double>(shape.positions) *
                          static_cast<double>(shape.positions + 1);
     const double product = pairs * 2.0 * static_cast<double>(shape.head_dim) *
                            static_cast<double>(shape.sequences * shape.heads);
     const double forward_s = SecondsOnDevice(device(), *stream, 5, [&] {
-      kernels::AttentionForward(*stream, forward);
+      kernels::AttentionForward(*stream, there.Forward());
     });
     const double backward_s = SecondsOnDevice(device(), *stream, 5, [&] {
-      kernels::AttentionBackward(*stream, backward);
+      kernels::AttentionBackward(*stream, there.Backward());
     });
     ASSERT_TRUE(device().status().ok()) << device().status();
     RecordFigure("attention forward " + name, "TFLOP/s",

@@ -17,6 +17,56 @@
 
 namespace holdfast::kernels {
 
+// Where the matrices of a call lie, on the host or elsewhere: q, k and v are
+// columns of one matrix of rows of `stride`, as are their gradients.
+template <typename T>
+struct AttentionMatrices {
+  AttentionShape shape;
+  const T* qkv;
+  int64_t stride;
+  T* out;
+  const T* dout;
+  int64_t out_stride;
+  float* lse;
+  T* dqkv;
+
+  int64_t k_at() const { return shape.heads * shape.head_dim; }
+  int64_t v_at() const { return k_at() + shape.kv_heads * shape.head_dim; }
+
+  AttentionArgs<T> Forward() const {
+    return {.shape = shape,
+            .q = qkv,
+            .q_stride = stride,
+            .k = qkv + k_at(),
+            .k_stride = stride,
+            .v = qkv + v_at(),
+            .v_stride = stride,
+            .out = out,
+            .out_stride = out_stride,
+            .lse = lse};
+  }
+  AttentionBackwardArgs<T> Backward() const {
+    return {.shape = shape,
+            .q = qkv,
+            .q_stride = stride,
+            .k = qkv + k_at(),
+            .k_stride = stride,
+            .v = qkv + v_at(),
+            .v_stride = stride,
+            .out = out,
+            .out_stride = out_stride,
+            .lse = lse,
+            .dout = dout,
+            .dout_stride = out_stride,
+            .dq = dqkv,
+            .dq_stride = stride,
+            .dk = dqkv + k_at(),
+            .dk_stride = stride,
+            .dv = dqkv + v_at(),
+            .dv_stride = stride};
+  }
+};
+
 // Everything starts on 16 bytes, as the heap does: q, k and v are columns of
 // one matrix whose rows are `padding` elements longer than they need; so are
 // out and dout.
@@ -59,38 +109,21 @@ struct AttentionProblem {
             .dqkv = std::vector<T>(rows() * stride(), Untouched())};
   }
 
-  AttentionArgs<T> Forward(Results& results) const {
+  AttentionMatrices<T> On(Results& results) const {
     return {.shape = shape,
-            .q = qkv.data(),
-            .q_stride = stride(),
-            .k = qkv.data() + k_at(),
-            .k_stride = stride(),
-            .v = qkv.data() + v_at(),
-            .v_stride = stride(),
+            .qkv = qkv.data(),
+            .stride = stride(),
             .out = results.out.data(),
-            .out_stride = out_stride(),
-            .lse = results.lse.data()};
-  }
-
-  AttentionBackwardArgs<T> Backward(Results& results) const {
-    return {.shape = shape,
-            .q = qkv.data(),
-            .q_stride = stride(),
-            .k = qkv.data() + k_at(),
-            .k_stride = stride(),
-            .v = qkv.data() + v_at(),
-            .v_stride = stride(),
-            .out = results.out.data(),
+            .dout = dout.data(),
             .out_stride = out_stride(),
             .lse = results.lse.data(),
-            .dout = dout.data(),
-            .dout_stride = out_stride(),
-            .dq = results.dqkv.data(),
-            .dq_stride = stride(),
-            .dk = results.dqkv.data() + k_at(),
-            .dk_stride = stride(),
-            .dv = results.dqkv.data() + v_at(),
-            .dv_stride = stride()};
+            .dqkv = results.dqkv.data()};
+  }
+  AttentionArgs<T> Forward(Results& results) const {
+    return On(results).Forward();
+  }
+  AttentionBackwardArgs<T> Backward(Results& results) const {
+    return On(results).Backward();
   }
 
   // The processor's results.

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "gtest/gtest.h"
+#include "tests/unit/kernels/attention_problem.h"
 #include "tests/unit/kernels/helpers.h"
 
 namespace holdfast::kernels {
@@ -37,41 +38,24 @@ struct Problem {
   int64_t k_at() const { return width(); }
   int64_t v_at() const { return width() + shape.kv_heads * shape.head_dim; }
 
+  AttentionMatrices<T> Matrices(const T* dout, T* dqkv) {
+    return {.shape = shape,
+            .qkv = qkv.data(),
+            .stride = stride,
+            .out = out.data(),
+            .dout = dout,
+            .out_stride = width(),
+            .lse = lse.data(),
+            .dqkv = dqkv};
+  }
   void Forward() {
-    AttentionForward(CpuStream(), AttentionArgs<T>{.shape = shape,
-                                                   .q = qkv.data(),
-                                                   .q_stride = stride,
-                                                   .k = qkv.data() + k_at(),
-                                                   .k_stride = stride,
-                                                   .v = qkv.data() + v_at(),
-                                                   .v_stride = stride,
-                                                   .out = out.data(),
-                                                   .out_stride = width(),
-                                                   .lse = lse.data()});
+    AttentionForward(CpuStream(), Matrices(nullptr, nullptr).Forward());
   }
 
   // d(qkv), laid out as qkv is.
   std::vector<T> Backward(const std::vector<T>& dout) {
     std::vector<T> d(qkv.size());
-    AttentionBackward(CpuStream(),
-                      AttentionBackwardArgs<T>{.shape = shape,
-                                               .q = qkv.data(),
-                                               .q_stride = stride,
-                                               .k = qkv.data() + k_at(),
-                                               .k_stride = stride,
-                                               .v = qkv.data() + v_at(),
-                                               .v_stride = stride,
-                                               .out = out.data(),
-                                               .out_stride = width(),
-                                               .lse = lse.data(),
-                                               .dout = dout.data(),
-                                               .dout_stride = width(),
-                                               .dq = d.data(),
-                                               .dq_stride = stride,
-                                               .dk = d.data() + k_at(),
-                                               .dk_stride = stride,
-                                               .dv = d.data() + v_at(),
-                                               .dv_stride = stride});
+    AttentionBackward(CpuStream(), Matrices(dout.data(), d.data()).Backward());
     return d;
   }
 };

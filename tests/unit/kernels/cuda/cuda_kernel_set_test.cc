@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "kernels/cuda_device.h"
 #include "kernels/kernel_set.h"
+#include "tests/unit/kernels/attention_problem.h"
 #include "tests/unit/kernels/cuda/fake_cudart.h"
 #include "tests/unit/kernels/helpers.h"
 
@@ -111,49 +112,32 @@ TYPED_TEST(CudaKernelSetTest, Attention) {
                                 .kv_heads = 1,
                                 .head_dim = 8,
                                 .scale = 0.3f};
-  const auto forward = [&](Stream& stream, const std::vector<T>& qkv,
-                           std::vector<T>& out, std::vector<float>& lse) {
-    AttentionForward(stream, AttentionArgs<T>{.shape = shape,
-                                              .q = qkv.data(),
-                                              .q_stride = 32,
-                                              .k = qkv.data() + 16,
-                                              .k_stride = 32,
-                                              .v = qkv.data() + 24,
-                                              .v_stride = 32,
-                                              .out = out.data(),
-                                              .out_stride = 16,
-                                              .lse = lse.data()});
+  const auto matrices = [&](const std::vector<T>& qkv, std::vector<T>& out,
+                            std::vector<float>& lse, const T* dout, T* dqkv) {
+    return AttentionMatrices<T>{.shape = shape,
+                                .qkv = qkv.data(),
+                                .stride = 32,
+                                .out = out.data(),
+                                .dout = dout,
+                                .out_stride = 16,
+                                .lse = lse.data(),
+                                .dqkv = dqkv};
   };
   this->ExpectSame("AttentionForward", [&](Stream& stream) {
     const auto qkv = this->Values(kRows * 32);
     std::vector<T> out(kRows * 16);
     std::vector<float> lse(2 * kRows);
-    forward(stream, qkv, out, lse);
+    AttentionForward(stream,
+                     matrices(qkv, out, lse, nullptr, nullptr).Forward());
     return Joined<float>({Joined<T>({out}), lse});
   });
   this->ExpectSame("AttentionBackward", [&](Stream& stream) {
     const auto qkv = this->Values(kRows * 32), dout = this->Values(kRows * 16);
     std::vector<T> out(kRows * 16), dqkv(qkv.size());
     std::vector<float> lse(2 * kRows);
-    forward(CpuStream(), qkv, out, lse);
-    AttentionBackward(stream, AttentionBackwardArgs<T>{.shape = shape,
-                                                       .q = qkv.data(),
-                                                       .q_stride = 32,
-                                                       .k = qkv.data() + 16,
-                                                       .k_stride = 32,
-                                                       .v = qkv.data() + 24,
-                                                       .v_stride = 32,
-                                                       .out = out.data(),
-                                                       .out_stride = 16,
-                                                       .lse = lse.data(),
-                                                       .dout = dout.data(),
-                                                       .dout_stride = 16,
-                                                       .dq = dqkv.data(),
-                                                       .dq_stride = 32,
-                                                       .dk = dqkv.data() + 16,
-                                                       .dk_stride = 32,
-                                                       .dv = dqkv.data() + 24,
-                                                       .dv_stride = 32});
+    const auto of = matrices(qkv, out, lse, dout.data(), dqkv.data());
+    AttentionForward(CpuStream(), of.Forward());
+    AttentionBackward(stream, of.Backward());
     return Joined<T>({dqkv});
   });
 }
