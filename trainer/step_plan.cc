@@ -96,8 +96,8 @@ std::vector<ElementRange> PartsOf(const TrainState& state,
     first.push_back(std::min({at.input_norm, at.q, at.k, at.v, at.o,
                               at.post_norm, at.gate, at.up, at.down}));
   }
-  // What the last stage has behind its layers; a tied table, or the copy of
-  // one, lies before them.
+  // What the last stage has behind its layers, the copy of a tied table last of
+  // all; the table itself lies before them.
   first.push_back(offsets.final_norm >= 0 ? offsets.final_norm : end);
   first.push_back(end);
   std::vector<ElementRange> parts;

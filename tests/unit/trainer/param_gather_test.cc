@@ -213,47 +213,51 @@ TEST(ParamGatherTest, SoDoesTheOneForATiedTablesCopy) {
   EXPECT_TRUE(Noticed(options, TrainTiny(options), rank, 3));
 }
 
-// The last stage has a tied copy on its way too.
-TEST(ParamGatherTest, AStepEndsWhileWeightsTravelAndASaveWaitsForThem) {
+// The last stage has a tied copy on its way too. The other ranks wait while one
+// looks, since their work would bring the weights along.
+TEST(ParamGatherTest, AStepEndsWhileWeightsTravelAndWhoReadsThemWaits) {
   for (const bool overlapped : {false, true}) {
     RunOptions options = Options(/*tied=*/true, {.pp = 2, .dp = 2});
     if (overlapped) options.overlap = kSmallBuckets;
     options.eval_microbatches = 0;
+    options.steps = 3;
     Forgetful device(/*forget=*/-1);
     options.shared_device = &device;
     Buffer region;
-    bool travelling = false;
-    std::promise<void> look_over;
-    const std::shared_future<void> looked = look_over.get_future();
+    const auto look = [&](Event after) {
+      const auto stream = device.NewStream();
+      std::vector<std::byte> copy(region.bytes);
+      device.WaitFor(*stream, after);
+      device.Copy({MemorySpace::kHost, copy.data(), copy.size()}, region,
+                  *stream);
+      device.Sync(*stream);
+      return copy;
+    };
+    bool travelling[2] = {false, false};
+    std::promise<void> look_over[2];
+    const std::shared_future<void> looked[2] = {look_over[0].get_future(),
+                                                look_over[1].get_future()};
     options.before_step = [&](int rank, int64_t step, StepRunner& runner) {
-      if (rank != 3) {
-        if (step == 2) looked.wait();
-        return;
-      }
       if (step == 1) {
+        if (rank != 3) return;
         device.Choose();
         region = runner.state().regions()[ckpt::kWeightRegion];
         return;
       }
-      const auto look = [&](Event after) {
-        const auto stream = device.NewStream();
-        std::vector<std::byte> copy(region.bytes);
-        device.WaitFor(*stream, after);
-        device.Copy({MemorySpace::kHost, copy.data(), copy.size()}, region,
-                    *stream);
-        device.Sync(*stream);
-        return copy;
-      };
+      const int64_t of = step - 2;
+      if (rank != 3) return looked[of].wait();
       const auto at_once = look(Event::kPassed);
-      const auto as_a_save = look(runner.StateEvent());
-      runner.state();
-      const auto at_last = look(Event::kPassed);
-      EXPECT_EQ(as_a_save, at_last);
-      travelling = at_once != at_last;
-      look_over.set_value();
+      // A save first, then whoever asks for the state.
+      if (step == 3) runner.state();
+      const auto seen = look(step == 2 ? runner.StateEvent() : Event::kPassed);
+      const auto at_last = look(runner.StateEvent());
+      EXPECT_EQ(seen, at_last) << "before step " << step;
+      travelling[of] = at_once != at_last;
+      look_over[of].set_value();
     };
     TrainTiny(options);
-    EXPECT_EQ(travelling, overlapped);
+    EXPECT_EQ(travelling[0], overlapped);
+    EXPECT_EQ(travelling[1], overlapped);
   }
 }
 
