@@ -21,8 +21,8 @@ namespace holdfast::trainer {
 // neighbour stages) may take. NCCL has a channel, with its buffers, for each.
 // Powers of two: it rounds the channels of messages up to one. Together the
 // operations that can wait at once, one for each communicator, take 3 x 32 + 4
-// x 4 = 112: they fit on an H100's 114 multiprocessors side by side
-// (trainer/DESIGN.md).
+// x 4 = 112: they should fit on the 132 multiprocessors of an H100 SXM side by
+// side (trainer/DESIGN.md).
 inline constexpr int kNcclGroupCtas = 32;
 inline constexpr int kNcclLaneCtas = 4;
 

@@ -79,6 +79,7 @@ const char* ncclGetLastError(ncclComm_t) { return "its last words"; }
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int, ncclUniqueId id,
                                     int rank, ncclConfig_t* config) {
   EXPECT_EQ(config->blocking, 0);
+  Nccl().max_ctas.push_back(config->maxCTAs);
   *comm = new ncclComm;
   std::memcpy(&(*comm)->id, &id, sizeof(uint64_t));
   (*comm)->rank = rank;

@@ -25,6 +25,7 @@ struct FakeNccl {
   int abort_result = 0;  // An ncclResult_t.
 
   int opened = 0;
+  std::vector<int> max_ctas;  // Of each that was opened.
   std::atomic<int> aborted{0};
   std::vector<int> aborts_in_group;  // How many each group had; 1: outside.
   int destroyed = 0;

@@ -100,6 +100,8 @@ TEST_F(NcclWireTest, MessagesTravelInTheGroupAndInLanesOfTheirOwn) {
     auto second = second_job->OpenWire(Options(1));
     ASSERT_TRUE(first.ok() && second.ok());
     EXPECT_EQ(Nccl().opened, 4);
+    EXPECT_THAT(Nccl().max_ctas, ElementsAre(32, 4, 32, 4))
+        << "what waits must fit on a GPU side by side";
     for (const int tag : {DeviceWire::kGroup, 7}) {
       const kernels::OwnedBuffer from = Memory(), to = Memory();
       std::fill_n(from.buffer().data, kBytes, std::byte{42});
