@@ -120,7 +120,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
 }
 
 namespace {
-ncclComm_t in_group = nullptr;
+thread_local ncclComm_t in_group = nullptr;
 }
 ncclResult_t ncclGroupStart() {
   in_group = nullptr;
@@ -129,7 +129,10 @@ ncclResult_t ncclGroupStart() {
   return ncclSuccess;
 }
 ncclResult_t ncclGroupEnd() {
-  if (aborting > 0) Nccl().aborts_in_group.push_back(aborting);
+  if (aborting > 0) {
+    Nccl().aborts_in_group.push_back(aborting);
+    Nccl().abort_groups_over = true;  // The thread looks here no more.
+  }
   aborting = -1;
   return in_group == nullptr ? ncclSuccess : Took(in_group);
 }

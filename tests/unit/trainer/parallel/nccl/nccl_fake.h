@@ -27,10 +27,11 @@ struct FakeNccl {
   int opened = 0;
   std::vector<int> max_ctas;  // Of each that was opened.
   std::atomic<int> aborted{0};
+  std::atomic<bool> abort_groups_over{false};
   std::vector<int> aborts_in_group;  // How many each group had; 1: outside.
   int destroyed = 0;
   std::vector<std::string> calls;  // "send 1 100": peer, bytes
-  int groups = 0;
+  std::atomic<int> groups{0};
 };
 
 FakeNccl& Nccl();

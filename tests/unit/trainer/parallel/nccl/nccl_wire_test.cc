@@ -258,7 +258,7 @@ TEST_F(NcclWireTest, AnAbortThatDoesNotComeBackFailsTheDeviceAndNothingWaits) {
   EXPECT_GT(kernels::Fake().streams, 2) << "the lanes' streams are left";
   // Here the process would end. The books of the test:
   Nccl().abort_hangs = false;
-  while (Nccl().aborted < 2) std::this_thread::yield();
+  while (!Nccl().abort_groups_over) std::this_thread::yield();
   kernels::Fake().stuck = false;
   left_behind_ = true;
 }
