@@ -13,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "ckpt/base/log.h"
 #include "ckpt/base/status_macros.h"
+#include "trainer/parallel/communication_memory.h"
 #include "trainer/parallel/gpu_mesh.h"
 #include "trainer/step_pipeline.h"
 
@@ -140,6 +141,22 @@ absl::Status CheckGpuMemory(const RunDevice& device, const MemoryPlan& plan,
       static_cast<double>(device.info.bytes_free) / 1e9,
       static_cast<double>(device.info.bytes_total) / 1e9,
       device.ranks_sharing));
+}
+
+absl::Status CheckOverlap(const RunDevice& device, const OverlapConfig& overlap,
+                          int rank, const std::string& host) {
+  if (!overlap.grad_reduce && !overlap.param_gather) return absl::OkStatus();
+  if (device.info.multiprocessors >= kNcclMultiprocessors)
+    return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "rank %d: %s needs a GPU with %d multiprocessors, on which all kernels "
+      "of "
+      "NCCL that may wait at once fit beside each other; GPU %d of %s (%s) has "
+      "%d; set overlap.grad_reduce and overlap.param_gather to false",
+      rank,
+      overlap.grad_reduce ? "overlap.grad_reduce" : "overlap.param_gather",
+      kNcclMultiprocessors, device.info.ordinal, host, device.info.name,
+      device.info.multiprocessors));
 }
 
 absl::Status CheckPinnedMemory(int64_t pinned, int64_t available, int rank,

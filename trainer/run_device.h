@@ -68,6 +68,12 @@ inline constexpr int64_t kGpuReserveBytes = int64_t{512} << 20;
 absl::Status CheckGpuMemory(const RunDevice& device, const MemoryPlan& plan,
                             int rank, const std::string& host);
 
+// OK unless something travels beside the step (`overlap`) over NCCL on a GPU
+// that cannot hold all kernels of NCCL that may wait at once: they could wait
+// for each other for ever (trainer/DESIGN.md).
+absl::Status CheckOverlap(const RunDevice& device, const OverlapConfig& overlap,
+                          int rank, const std::string& host);
+
 // OK when what a rank's messages take of the host's memory on the way between
 // processes that share a GPU (StepRunner::PlanPinned) fits in its share of what
 // is free; `available` <= 0: unknown.

@@ -157,6 +157,8 @@ absl::Status PlanMemory(TrainRun& run, const TrainEnv& env) {
   const int64_t available = AvailableMemoryBytes();
   if (run.device.on_gpu()) {
     if (run.device_mesh != nullptr) {
+      HF_RETURN_IF_ERROR(CheckOverlap(run.device, run.config.overlap,
+                                      env.world->rank(), env.host));
       plan.communication =
           PlanNcclMemory(run.mesh, rank, env.ranks_on_host).device();
     }

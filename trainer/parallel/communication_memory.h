@@ -25,6 +25,8 @@ namespace holdfast::trainer {
 // side (trainer/DESIGN.md).
 inline constexpr int kNcclGroupCtas = 32;
 inline constexpr int kNcclLaneCtas = 4;
+// Multiprocessors with which they are taken to do so.
+inline constexpr int kNcclMultiprocessors = 132;
 
 // Scratch of a DP and of a PP group, whose sums are few and short.
 inline constexpr size_t kLittleScratchBytes = size_t{1} << 20;

@@ -91,6 +91,22 @@ TEST(RunDeviceTest, CommunicationCountsAndIsNamed) {
       HasSubstr("communication 3.01) and 0.54 GB for kernels and libraries"));
 }
 
+TEST(RunDeviceTest, OverlapWantsRoomForAllKernelsOfNcclThatMayWait) {
+  RunDevice device = Gpu("0000:3b:00.0");
+  device.info.multiprocessors = 132;
+  const OverlapConfig both{.grad_reduce = true, .param_gather = true};
+  EXPECT_TRUE(CheckOverlap(device, both, 5, "node7").ok());
+  device.info.multiprocessors = 114;
+  EXPECT_TRUE(CheckOverlap(device, OverlapConfig{}, 5, "node7").ok());
+  const absl::Status status =
+      CheckOverlap(device, OverlapConfig{.param_gather = true}, 5, "node7");
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("rank 5: overlap.param_gather needs a GPU with "
+                              "132 multiprocessors"),
+                    HasSubstr("GPU 3 of node7 (NVIDIA H200) has 114")));
+}
+
 TEST(RunDeviceTest, MessagesThroughTheHostMustFitInItsMemory) {
   EXPECT_TRUE(CheckPinnedMemory(2'000'000'000, 2'000'000'000, 3, "n").ok());
   EXPECT_TRUE(CheckPinnedMemory(2'000'000'000, 0, 3, "n").ok()) << "unknown";
