@@ -9,8 +9,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <map>
+#include <sstream>
 #include <utility>
 
 #include "absl/time/time.h"
@@ -59,7 +59,11 @@ std::ostream& operator<<(std::ostream& stream, const Ended& ended) {
 
 std::string FileText(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
+  // Unlike an iterator, it does not throw where reading fails: files of a
+  // process in /proc do (ESRCH) once the process has gone.
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
 }
 
 void FlipByte(const std::string& path, uint64_t offset) {
