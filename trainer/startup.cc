@@ -5,7 +5,6 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
@@ -22,11 +21,11 @@
 #include "kernels/elementwise.h"
 #include "trainer/fingerprint.h"
 #include "trainer/matmul_speed.h"
-#include "trainer/parallel/communication_memory.h"
 #include "trainer/parallel/job.h"
 #include "trainer/process_memory.h"
 #include "trainer/run_plan.h"
 #include "trainer/start_history.h"
+#include "trainer/startup_memory.h"
 
 namespace holdfast::trainer {
 namespace {
@@ -121,19 +120,6 @@ absl::StatusOr<std::string> AgreeOnData(const TrainRun& run,
   return fingerprint;
 }
 
-// Bytes of memory that the system could give out now.
-int64_t AvailableMemoryBytes() {
-  std::FILE* const file = std::fopen("/proc/meminfo", "re");
-  if (file == nullptr) return 0;
-  char line[256];
-  long long kib = 0;
-  while (std::fgets(line, sizeof line, file) != nullptr) {
-    if (std::sscanf(line, "MemAvailable: %lld kB", &kib) == 1) break;
-  }
-  std::fclose(file);
-  return kib * 1024;
-}
-
 StepOptions StepOptionsOf(TrainRun& run, const TrainEnv& env) {
   StepOptions options;
   options.model = run.config.model;
@@ -147,45 +133,6 @@ StepOptions StepOptionsOf(TrainRun& run, const TrainEnv& env) {
   options.clock = env.clock;
   options.device_mesh = run.device_mesh.get();
   return options;
-}
-
-// Before any rank allocates: what is free is for all ranks of the host.
-absl::Status PlanMemory(TrainRun& run, const TrainEnv& env) {
-  const StepOptions options = StepOptionsOf(run, env);
-  const ckpt::Rank rank{env.world->rank()};
-  HF_ASSIGN_OR_RETURN(MemoryPlan plan, StepRunner::PlanMemory(options, rank));
-  const int64_t available = AvailableMemoryBytes();
-  if (run.device.on_gpu()) {
-    if (run.device_mesh != nullptr) {
-      HF_RETURN_IF_ERROR(CheckOverlap(run.device, run.config.overlap,
-                                      env.world->rank(), env.host));
-      plan.communication =
-          PlanNcclMemory(run.mesh, rank, env.ranks_on_host).device();
-    }
-    run.memory_planned_bytes = plan.total();
-    HF_RETURN_IF_ERROR(
-        CheckGpuMemory(run.device, plan, env.world->rank(), env.host));
-    if (run.device_mesh != nullptr || env.world->size() == 1) {
-      return absl::OkStatus();
-    }
-    HF_ASSIGN_OR_RETURN(const int64_t pinned,
-                        StepRunner::PlanPinned(options, rank));
-    return CheckPinnedMemory(pinned, available / env.ranks_on_host,
-                             env.world->rank(), env.host);
-  }
-  run.memory_planned_bytes = plan.total();
-  if (available > 0 && plan.total() > available / env.ranks_on_host) {
-    return absl::ResourceExhaustedError(absl::StrFormat(
-        "rank %d needs %.2f GB (weights %.2f, gradients %.2f, optimizer %.2f, "
-        "partial sums %.2f, activations %.2f, buffers %.2f), %s has %.2f GB "
-        "free for %d ranks; use more hosts, a smaller batch.micro_seqs or a "
-        "smaller model",
-        env.world->rank(), plan.total() / 1e9, plan.weights / 1e9,
-        plan.gradients / 1e9, plan.optimizer / 1e9, plan.live_sums / 1e9,
-        plan.activations / 1e9, plan.buffers / 1e9, env.host, available / 1e9,
-        env.ranks_on_host));
-  }
-  return absl::OkStatus();
 }
 
 absl::Status MakeRunner(TrainRun& run, const TrainEnv& env) {
@@ -530,8 +477,9 @@ absl::StatusOr<std::unique_ptr<TrainRun>> StartRun(const TrainOptions& options,
   int64_t megaflops = static_cast<int64_t>(flops / 1e6);
   HF_RETURN_IF_ERROR(world.AllReduceSum(std::span<int64_t>(&megaflops, 1)));
   run->matmul_flops = static_cast<double>(megaflops) * 1e6;
-  HF_RETURN_IF_ERROR(
-      Agree(world, PlanMemory(*run, env), "planning the memory"));
+  HF_RETURN_IF_ERROR(Agree(world,
+                           CheckRunMemory(*run, StepOptionsOf(*run, env), env),
+                           "planning the memory"));
   HF_RETURN_IF_ERROR(Agree(world, MakeRunner(*run, env), "taking the memory"));
   HF_RETURN_IF_ERROR(
       Agree(world, OpenCheckpointer(*run, env), "opening the run directory"));

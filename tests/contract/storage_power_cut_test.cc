@@ -11,7 +11,6 @@
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -25,6 +24,7 @@
 #include "ckpt/storage/fd.h"
 #include "ckpt/storage/open_storage.h"
 #include "gtest/gtest.h"
+#include "tests/support/in_child.h"
 #include "tests/support/temp_dir.h"
 
 namespace holdfast::ckpt {
@@ -191,25 +191,8 @@ INSTANTIATE_TEST_SUITE_P(Backends, StoragePowerCutTest,
 
 TEST_P(StoragePowerCutTest, WhatWasPromisedSurvivesOnExt4) {
   // In a child, because mounts are private to it.
-  int ends[2];
-  ASSERT_EQ(::pipe(ends), 0);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    const std::string failure = CutAndLook(GetParam());
-    [[maybe_unused]] const ssize_t told =
-        ::write(ends[1], failure.data(), failure.size());
-    ::_exit(0);
-  }
-  ::close(ends[1]);
-  std::string failure;
-  char piece[512];
-  for (ssize_t got; (got = ::read(ends[0], piece, sizeof(piece))) > 0;) {
-    failure.append(piece, static_cast<size_t>(got));
-  }
-  ::close(ends[0]);
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  EXPECT_TRUE(WIFEXITED(status));
+  const std::string failure =
+      tests::InChild([] { return CutAndLook(GetParam()); });
   if (failure.starts_with("skip: ")) GTEST_SKIP() << failure.substr(6);
   EXPECT_EQ(failure, "");
 }
